@@ -30,22 +30,29 @@ from torch import Tensor
 
 from cutlass_api._dtypes import FLOAT8
 from cutlass_api.library import ScaleSwizzleMode
+from cutlass_api.ops import OPS
 from cutlass_api.ops._library import refuse
-from cutlass_api.ops._products import OPS
-from cutlass_api.ops._quantize import WHOLE, names
-from cutlass_api.ops._scales import MX_DEPTH
+from cutlass_api.weights._formats import GROUPS, names
+from cutlass_api.weights._scales import (
+    BLOCK,
+    MX,
+    MX_SWIZZLED,
+    ROW,
+    TENSOR,
+    WIDE_BLOCK,
+    Scales,
+)
 
 E4M3 = torch.float8_e4m3fn
-#: What :func:`per_block` and the functions of groups serve.
-BLOCKS = ((1, 128), (128, 1), (128, 128))
-GROUPS = (32, 64, 128)
+#: What :func:`per_block` serves.
+BLOCKS = (BLOCK.block(), BLOCK.block(is_a=False), WIDE_BLOCK.block())
 
 
 def _quantize(
-    input: Tensor, dtype: torch.dtype, block: tuple[int, int], swizzle: bool = False
+    input: Tensor, dtype: torch.dtype, scales: Scales, is_a: bool = True
 ) -> tuple[Tensor, Tensor]:
-    quantized, scales = OPS.quantize(input, dtype, block, swizzle)
-    return quantized, scales
+    quantized, factors = OPS.quantize(input, dtype, scales.block(is_a), scales.is_swizzled)
+    return quantized, factors
 
 
 def per_tensor(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
@@ -53,7 +60,7 @@ def per_tensor(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor
 
     Raises ValueError for another rank than 2 and for dtypes that are not served.
     """
-    return _quantize(input, dtype, (WHOLE, WHOLE))
+    return _quantize(input, dtype, TENSOR)
 
 
 def per_row(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
@@ -61,7 +68,7 @@ def per_row(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
 
     Rows of up to 64 KiB are read once. Raises as :func:`per_tensor`.
     """
-    return _quantize(input, dtype, (1, WHOLE))
+    return _quantize(input, dtype, ROW)
 
 
 def per_column(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
@@ -70,7 +77,7 @@ def per_column(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor
     Columns of a row-major input are read once up to 2048 rows, longer ones twice. Raises as
     :func:`per_tensor`.
     """
-    return _quantize(input, dtype, (WHOLE, 1))
+    return _quantize(input, dtype, ROW, is_a=False)
 
 
 def per_block(
@@ -88,7 +95,8 @@ def per_block(
     rows, columns = block
     if (rows, columns) not in BLOCKS:
         raise refuse("quantize", f"block is {block}; pass one of {names(BLOCKS)}")
-    return _quantize(input, dtype, (rows, columns))
+    quantized, scales = OPS.quantize(input, dtype, (rows, columns))
+    return quantized, scales
 
 
 def per_mx_block(
@@ -120,8 +128,8 @@ def per_mx_block(
         raise refuse("quantize", f"the output dtype is {dtype}; pass one of {names(FLOAT8)}")
     if not isinstance(swizzle, ScaleSwizzleMode):
         raise refuse("quantize", f"swizzle is {swizzle!r}; pass a ScaleSwizzleMode")
-    is_swizzled = swizzle is ScaleSwizzleMode.Swizzle32x4x4
-    return _quantize(input, dtype, (1, MX_DEPTH), is_swizzled)
+    scales = MX_SWIZZLED if swizzle is ScaleSwizzleMode.Swizzle32x4x4 else MX
+    return _quantize(input, dtype, scales)
 
 
 def per_group(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor]:
@@ -135,8 +143,7 @@ def per_group(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor]:
 
     Raises ValueError for other groups, and as :func:`per_tensor`.
     """
-    _check_group(input, group)
-    return _quantize(input, torch.int8, (1, group))
+    return _quantize(input, torch.int8, _group(input, group))
 
 
 def per_group_asymmetric(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,12 +166,12 @@ def per_group_asymmetric(input: Tensor, group: int = 128) -> tuple[Tensor, Tenso
 
     Raises ValueError as :func:`per_group`.
     """
-    _check_group(input, group)
-    quantized, scales, zero_points = OPS.quantize(input, torch.uint8, (1, group))
+    block = _group(input, group).block()
+    quantized, scales, zero_points = OPS.quantize(input, torch.uint8, block)
     return quantized, scales, zero_points
 
 
-def _check_group(input: Tensor, group: int) -> None:
+def _group(input: Tensor, group: int) -> Scales:
     if group not in GROUPS:
         raise refuse("quantize", f"group is {group}; pass one of {names(GROUPS)}")
     if input.dim() == 2 and input.shape[1] % group:
@@ -173,6 +180,7 @@ def _check_group(input: Tensor, group: int) -> None:
             f"the input has {input.shape[1]} columns, which a group of {group} does not divide; "
             "pad the columns or pass another group",
         )
+    return GROUPS[group]
 
 
 __all__ = [

@@ -11,6 +11,7 @@ import torch
 from cutlass_api import quantize
 from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops import OPS, _quantize
+from cutlass_api.weights import _kernels
 from support.helpers import run_python, spilled_bytes
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
@@ -247,7 +248,7 @@ def test_mx_scales_of_empty_inputs():
 
 # Groups.
 
-extents_of_groups = pytest.mark.parametrize("group", quantize.GROUPS)
+extents_of_groups = pytest.mark.parametrize("group", tuple(quantize.GROUPS))
 
 
 @inputs
@@ -558,19 +559,18 @@ def emulated(*arguments):
         def launch(self, args, grid):
             self.kernel.launch(tuple(map(operand, args)), grid)
 
-    def launch(input, out, block):
+    def launch(input, out, *format):
         for tensor in out:
             if tensor is not None:
                 (tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor).fill_(0x55)
-        _quantize.launch(input, out, block)
+        _quantize.launch(input, out, *format)
 
-    program, compute = _quantize.program, _quantize.compute
+    program = _kernels.program
     before = device.library.stand_in_launches()
-    _quantize.program, _quantize.compute = Emulated, launch
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_kernels, "program", Emulated)
+        patch.setattr(_quantize, "compute", launch)
         return OPS.quantize(*arguments), device.library.stand_in_launches() - before
-    finally:
-        _quantize.program, _quantize.compute = program, compute
 
 
 def check_in_emulator(output):
@@ -649,7 +649,7 @@ def programs():
             pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_quantize, "program", Recorder)
+        patch.setattr(_kernels, "program", Recorder)
         patch.setattr(_quantize, "compute", _quantize.launch)
         for input, output in itertools.product(INPUTS, BLOCKS):
             for shape, block in problems(output):
@@ -668,6 +668,6 @@ def test_no_register_spills(cc, step):
         sample[alike] = (name, threads)
     assert len(sample) > 60
     for name, threads in list(sample.values())[::step]:
-        program = _quantize.program(name, threads).compile(cc=cc)
+        program = _kernels.program(name, threads).compile(cc=cc)
         assert program.log == "", name
         assert spilled_bytes(program) == 0, name

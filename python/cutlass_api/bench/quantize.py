@@ -90,8 +90,8 @@ class Row:
 
 def moved_bytes(helper: str, shape: tuple[int, int], itemsize: int) -> int:
     """Bytes that a helper reads and writes, for a row-major input of elements of this size."""
-    from cutlass_api.ops import _quantize
     from cutlass_api.utils import ceil_div
+    from cutlass_api.weights import _kernels
 
     rows, columns = shape
     group = tuple(
@@ -99,11 +99,11 @@ def moved_bytes(helper: str, shape: tuple[int, int], itemsize: int) -> int:
         for size, extent in zip(shape, HELPERS[helper].extents, strict=True)
     )
     elements, again = rows * columns, 0
-    if helper == "per_tensor" or (helper == "per_column" and rows > _quantize.COLUMN_TILE.rows()):
+    if helper == "per_tensor" or (helper == "per_column" and rows > _kernels.COLUMN_TILE.rows()):
         again = elements
     # A CTA reads all tiles for the scale, keeps the last one, and reads the others again.
     elif helper == "per_row":
-        tile = _quantize.row_tile(columns, itemsize).columns(itemsize)
+        tile = _kernels.row_tile(columns, itemsize).columns(itemsize)
         again = rows * (ceil_div(columns, tile) - 1) * tile
     scales = ceil_div(rows, group[0]) * ceil_div(columns, group[1])
     return (elements + again) * itemsize + elements + HELPERS[helper].scale_bytes * scales

@@ -24,6 +24,7 @@ from cutlass_api.inductor._nodes import (
     value_of,
 )
 from cutlass_api.utils import ceil_div
+from cutlass_api.weights._scales import E8M0
 
 aten = torch.ops.aten
 

@@ -361,7 +361,7 @@ def scaled_mm(
         out = A.new_empty(shape, dtype=out_dtype)
     operands, blocks = scaled_operands("scaled_mm", A, B, scale_a, scale_b, bias)
     if scale_result is not None:
-        check_factor("scaled_mm", "scale_result", scale_result, A, {}, batch_of(A, B))
+        check_factor("scaled_mm", "scale_result", scale_result, A, batch_of(A, B))
         if out.dtype in FLOAT8:
             operands["scale_result"] = scalar_as_vector(scale_result)
     epilogue = _epilogues.scaled(*operands, blocks=blocks)

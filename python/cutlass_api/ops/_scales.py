@@ -1,7 +1,8 @@
 """The scales of products: the shapes that are served, and what a kernel computes with them.
 
 Scales of a tensor, a row of A or a column of B multiply the sum over K. Those of blocks along K are
-arguments of ``scale_blocks`` (:mod:`cutlass_api.fusion`).
+arguments of ``scale_blocks`` (:mod:`cutlass_api.fusion`). The records of scales are in
+``cutlass_api.weights``.
 """
 
 import math
@@ -12,12 +13,20 @@ from torch import Tensor
 
 from cutlass_api._dtypes import E8M0, FLOATS, HALF, INT8, INTEGER
 from cutlass_api.ops._library import batch_of, product_shape, refuse
-from cutlass_api.utils import ceil_div, round_up
+from cutlass_api.utils import ceil_div
+from cutlass_api.weights._scales import (
+    BLOCK,
+    OF_FLOAT8,
+    OF_INTEGERS,
+    ROW,
+    TENSOR,
+    WIDE_BLOCK,
+    Scales,
+    find,
+    oriented,
+    shape_of_one,
+)
 
-#: The extent along K of a block of float32 scales, and of a block of MX formats.
-DEPTH, MX_DEPTH = 128, 32
-#: The extent along K of a block that has all of K.
-WHOLE = -1
 #: The least extent along K of a group of ``mixed_mm``.
 LEAST_GROUP = 16
 
@@ -38,17 +47,14 @@ def scales_and_bias(
     bias: Tensor | None,
 ) -> Operands:
     """The operands of an epilogue that scales the sum, by name, without those that are None."""
-    *_, m, n = product_shape(operator, A, B)
+    *_, n = product_shape(operator, A, B)
     batch = batch_of(A, B)
-    operands = {"scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-    given = {name: value for name, value in operands.items() if value is not None}
-    served = {"scale_a": {"row": [(m, 1)]}, "scale_b": {"column": [(1, n)]}}
-    for name, scale in given.items():
-        if name in served:
-            check_factor(operator, name, scale, A, served[name], batch)
-            given[name] = scalar_as_vector(scale)
-    check_bias(operator, bias, n, batch)
-    return given
+    operands: Operands = {}
+    for factor, scale, matrix in (("a", scale_a, A), ("b", scale_b, B)):
+        if scale is not None:
+            find_scales(operator, factor, scale, matrix, A, batch, OF_INTEGERS)
+            operands[f"scale_{factor}"] = scalar_as_vector(scale)
+    return add_bias(operator, operands, bias, n, batch)
 
 
 def output_zero_point(operator: str, A: Tensor, B: Tensor, zero_point: Tensor) -> Tensor:
@@ -65,18 +71,17 @@ def output_zero_point(operator: str, A: Tensor, B: Tensor, zero_point: Tensor) -
     return scalar_as_vector(zero_point)
 
 
-def shape_of_one(tensor: Tensor, batch: int | None) -> tuple[int, ...]:
-    """The shape of a tensor for one product: without the batch dimension, if there is one."""
-    shape = tuple(tensor.shape)
-    has_batch = batch is not None and len(shape) == 3 and shape[0] in (1, batch)
-    return shape[1:] if has_batch else shape
-
-
-def check_bias(operator: str, bias: Tensor | None, n: int, batch: int | None) -> None:
-    if bias is not None and shape_of_one(bias, batch) not in ((n,), (1, n)):
+def add_bias(
+    operator: str, operands: Operands, bias: Tensor | None, n: int, batch: int | None
+) -> Operands:
+    """The operands with the bias, if there is one."""
+    if bias is None:
+        return operands
+    if shape_of_one(bias, batch) not in ((n,), (1, n)):
         raise refuse(
             operator, f"bias has shape {list(bias.shape)}; pass shape [{n}]{behind_batch(batch)}"
         )
+    return {**operands, "bias": bias}
 
 
 def scalar_as_vector(tensor: Tensor) -> Tensor:
@@ -84,28 +89,25 @@ def scalar_as_vector(tensor: Tensor) -> Tensor:
     return tensor.reshape(1) if tensor.numel() == 1 else tensor
 
 
-def check_factor(
-    operator: str,
-    name: str,
-    scale: Tensor,
-    A: Tensor,
-    served: Served,
-    batch: int | None = None,
-) -> None:
-    """Refuses scales other than one element, or a shape in ``served``, for each product."""
-    shapes = [shape for shapes in served.values() for shape in shapes]
-    one = shape_of_one(scale, batch)
-    if math.prod(one) != 1 and one not in shapes:
-        served_shapes = "one factor, of shape [] or [1]" + listed(served, batch)
-        raise refuse(operator, f"{name} has shape {list(scale.shape)}; pass {served_shapes}")
+def check_factor(operator: str, name: str, scale: Tensor, A: Tensor, batch: int | None) -> None:
+    """Refuses a factor of more than one element for each product."""
+    if not TENSOR.fits(scale, batch, 1, 1):
+        raise refuse_shape(operator, name, scale, {}, batch)
     check_kind(operator, name, scale, A, (torch.float32,))
 
 
-def listed(served: Served, batch: int | None) -> str:
+def refuse_shape(
+    operator: str, name: str, scale: Tensor, served: Served, batch: int | None
+) -> ValueError:
+    served_shapes = "one factor, of shape [] or [1]" + listed(served) + behind_batch(batch)
+    return refuse(operator, f"{name} has shape {list(scale.shape)}; pass {served_shapes}")
+
+
+def listed(served: Served) -> str:
     return "".join(
         f", or one for each {each}, of shape {' or '.join(str(list(shape)) for shape in shapes)}"
         for each, shapes in served.items()
-    ) + behind_batch(batch)
+    )
 
 
 def behind_batch(batch: int | None) -> str:
@@ -122,6 +124,40 @@ def check_kind(
         raise refuse(operator, f"{name} is on {scale.device} and A on {A.device}; move {name}")
 
 
+def find_scales(
+    operator: str,
+    factor: str,
+    scale: Tensor,
+    matrix: Tensor,
+    A: Tensor,
+    batch: int | None,
+    served: Sequence[Scales] = OF_FLOAT8,
+) -> Scales:
+    """The record of the scales of a factor, ``a`` or ``b``. Refuses scales of other shapes, dtypes
+    and devices.
+    """
+    name, is_a = f"scale_{factor}", factor == "a"
+    outer, depth = oriented(matrix.shape[-2], matrix.shape[-1], is_a)
+    is_mx = scale.dtype is E8M0 and served is OF_FLOAT8
+    served = [each for each in served if (each.dtype is E8M0) == is_mx]
+    found = find(served, scale, batch, outer, depth, is_a)
+    if found is None:
+        plain = {each: each.shape(outer, depth, is_a) for each in served}
+        if not is_mx:
+            shapes = {each.name(is_a): [plain[each]] for each in served if each != TENSOR}
+            raise refuse_shape(operator, name, scale, shapes, batch)
+        block, tiles = served
+        (padded,) = plain[tiles]
+        raise refuse(
+            operator,
+            f"{name} has shape {list(scale.shape)}; pass one for each {block.name(is_a)}, of shape "
+            f"{list(plain[block])}, or swizzled in tiles of 128 x 4, of shape [{padded}]"
+            + ("" if batch is None else f", or [{batch}, 1, {padded}]"),
+        )
+    check_kind(operator, name, scale, A, (found.dtype,))
+    return found
+
+
 # ---- scaled_mm -----------------------------------------------------------------------------------
 
 
@@ -129,66 +165,29 @@ def scaled_operands(
     operator: str, A: Tensor, B: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None
 ) -> tuple[Operands, Blocks]:
     """The operands of ``_epilogues.scaled``, and the blocks of those scales that vary along K."""
-    n, batch = B.shape[-1], batch_of(A, B)
+    batch = batch_of(A, B)
     operands: Operands = {}
     blocks: Blocks = {}
     for factor, scale, matrix in (("a", scale_a, A), ("b", scale_b, B)):
-        block = block_of(operator, factor, scale, matrix, A, batch)
-        if block is not None:
-            blocks[factor] = block
-        operands[f"scale_{factor}"] = scale if block else scalar_as_vector(scale)
-    check_bias(operator, bias, n, batch)
-    if bias is not None:
-        operands["bias"] = bias
-    return operands, blocks
+        add_scales(operands, blocks, operator, factor, scale, matrix, A, batch)
+    return add_bias(operator, operands, bias, B.shape[-1], batch), blocks
 
 
-def block_of(
-    operator: str, factor: str, scale: Tensor, matrix: Tensor, A: Tensor, batch: int | None
-) -> str | None:
-    """The arguments of ``scale_blocks`` for the scales of a factor; None if they do not vary along
-    K. Refuses scales of other shapes, dtypes and devices.
-    """
-    name, is_a = f"scale_{factor}", factor == "a"
-    *_, rows, columns = matrix.shape
-    outer, depth = (rows, columns) if is_a else (columns, rows)
-    one = shape_of_one(scale, batch)
-
-    def oriented(along: int, deep: int) -> tuple[int, int]:
-        return (along, deep) if is_a else (deep, along)
-
-    def block(along: int, deep: int) -> str:
-        return f"{factor}_block={oriented(along, deep)}"
-
-    if scale.dtype is E8M0:
-        deep = ceil_div(depth, MX_DEPTH)
-        plain, padded = oriented(outer, deep), round_up(outer, 128) * round_up(deep, 4)
-        is_flat = one == (padded,) or (scale.dim() == 3 and one == (1, padded))
-        if not is_flat and one != plain:
-            raise refuse(
-                operator,
-                f"{name} has shape {list(scale.shape)}; pass one for each block of "
-                f"{block_name(oriented(1, MX_DEPTH))}, of shape {list(plain)}, or swizzled in "
-                f"tiles of 128 x 4, of shape [{padded}]"
-                + ("" if batch is None else f", or [{batch}, 1, {padded}]"),
-            )
-        check_kind(operator, name, scale, A, (E8M0,))
-        return block(1, MX_DEPTH) + (f', {factor}_swizzle="32x4x4"' if is_flat else "")
-    deep, whole = ceil_div(depth, DEPTH), oriented(outer, 1)
-    along = {1: oriented(outer, deep), DEPTH: oriented(ceil_div(outer, DEPTH), deep)}
-    served = {"row" if is_a else "column": [whole]}
-    for extent, shape in along.items():
-        served[f"block of {block_name(oriented(extent, DEPTH))}"] = [shape]
-    check_factor(operator, name, scale, A, served, batch)
-    # A block that holds all of K multiplies the sum, which is cheaper.
-    if math.prod(one) == 1 or one == whole:
-        return None
-    extent = next(extent for extent, shape in along.items() if shape == one)
-    return block(extent, DEPTH)
-
-
-def block_name(extents: tuple[int, int]) -> str:
-    return f"{extents[0]} x {extents[1]}"
+def add_scales(
+    operands: Operands,
+    blocks: Blocks,
+    operator: str,
+    factor: str,
+    scale: Tensor,
+    matrix: Tensor,
+    A: Tensor,
+    batch: int | None,
+) -> None:
+    """Adds the scales of a factor to the operands, and to the blocks if they vary along K."""
+    found = find_scales(operator, factor, scale, matrix, A, batch)
+    if found.varies_along_k:
+        blocks[factor] = found.arguments(factor)
+    operands[f"scale_{factor}"] = scale if found.varies_along_k else scalar_as_vector(scale)
 
 
 # ---- mixed_mm ------------------------------------------------------------------------------------
@@ -219,23 +218,23 @@ def mixed_operands(
     outer = m if is_a else n
     check_kind("mixed_mm", "scale", scale, A, FLOATS)
     one = shape_of_one(scale, batch)
-    groups = groups_of(one, outer, depth, is_a)
     vectors = {"column": [(n,), (1, n)], "row": [(m, 1)]}
     is_vector = math.prod(one) == 1 or any(one in of for of in vectors.values())
-    if is_vector:
-        groups = None
-    elif groups is None:
-        of_groups = f"[{outer}, K / group]" if is_a else f"[K / group, {outer}]"
+    groups = None if is_vector else groups_of(one, outer, depth, is_a)
+    if groups is None and not is_vector:
+        of_groups = "[{}, {}]".format(*(("K / group", outer)[:: -1 if is_a else 1]))
         raise refuse(
             "mixed_mm",
             f"scale has shape {list(scale.shape)}; pass one factor, of shape [] or [1]"
-            f"{listed(vectors, None)}, or one for each group of a multiple of {LEAST_GROUP} along "
+            f"{listed(vectors)}, or one for each group of a multiple of {LEAST_GROUP} along "
             f"K = {depth}, of shape {of_groups}{behind_batch(batch)}",
         )
     if groups is None and zero_point is None:
         return {"scale_b": scalar_as_vector(scale)}, {}
+    # Scales and zero points of a whole row or column repeat along K.
+    scales = groups or BLOCK
     if zero_point is None:
-        return {f"scale_{factor}": scale}, {factor: group_block(factor, depth, groups)}
+        return {f"scale_{factor}": scale}, {factor: scales.arguments(factor)}
     of_all = [(outer,), (1, outer)] if not is_a else [(outer, 1)]
     zero = shape_of_one(zero_point, batch)
     if math.prod(zero) != 1 and zero not in (*of_all, one):
@@ -243,38 +242,31 @@ def mixed_operands(
         raise refuse(
             "mixed_mm",
             f"zero_point has shape {list(zero_point.shape)}; pass the shape of scale, or one for "
-            f"each {'row' if is_a else 'column'}: {shapes}{behind_batch(batch)}",
+            f"each {ROW.name(is_a)}: {shapes}{behind_batch(batch)}",
         )
     check_kind("mixed_mm", "zero_point", zero_point, A, (*INTEGER, *FLOATS))
     if is_vector and math.prod(one) != 1 and one not in of_all:
         raise refuse(
             "mixed_mm",
             f"scale has shape {list(scale.shape)}; with zero_point, pass one factor or one for "
-            f"each {'row' if is_a else 'column'} of the {weight.dtype} operand",
+            f"each {ROW.name(is_a)} of the {weight.dtype} operand",
         )
-    # Scales and zero points of a whole row or column repeat along K.
-    count = ceil_div(depth, DEPTH) if groups is None else groups
-    shape = (outer, count) if is_a else (count, outer)
+    shape = scales.shape(outer, depth, is_a)
     expanded = {
         name: tensor.expand(*tensor.shape[:-2], *shape)
         for name, tensor in ((f"scale_{factor}", scale), (f"zero_{factor}", zero_point))
     }
-    block = group_block(factor, depth, groups)
-    return expanded, {factor: f"{block}, {factor}_zero=zero_{factor}"}
+    return expanded, {factor: scales.arguments(factor, has_zero=True)}
 
 
-def groups_of(shape: tuple[int, ...], outer: int, depth: int, is_a: bool) -> int | None:
-    """The number of groups along K of scales of groups; None if the shape is another."""
-    if len(shape) != 2 or shape[0 if is_a else 1] != outer:
+def groups_of(shape: tuple[int, ...], outer: int, depth: int, is_a: bool) -> Scales | None:
+    """The scales of groups along K that have this shape; None if the shape is another."""
+    if len(shape) != 2 or depth <= 0:
         return None
-    groups = shape[1 if is_a else 0]
-    fits = groups > 0 and depth % groups == 0 and depth // groups % LEAST_GROUP == 0
-    return groups if fits and depth > 0 else None
-
-
-def group_block(factor: str, depth: int, groups: int | None) -> str:
-    group = DEPTH if groups is None else int(depth // groups)
-    return f"{factor}_block={(1, group) if factor == 'a' else (group, 1)}"
+    rows, groups = oriented(*shape, is_a)
+    if rows != outer or groups <= 0 or depth % groups or depth // groups % LEAST_GROUP:
+        return None
+    return Scales(1, int(depth // groups))
 
 
 # ---- scaled_grouped_mm ---------------------------------------------------------------------------
@@ -291,32 +283,30 @@ def grouped_operands(
     blocks: Blocks = {}
     if tuple(scale_a.shape) == (A.shape[0],):  # as torch's operator takes scales of rows
         scale_a = scale_a[:, None]
-    block = block_of(operator, "a", scale_a, A, A, None)
-    operands["scale_a"] = scale_a if block else scalar_as_vector(scale_a)
-    if block is not None:
-        blocks["a"] = block
-    deep = ceil_div(depth, DEPTH)
-    wide, narrow = (groups, deep, ceil_div(n, DEPTH)), (groups, deep, n)
+    add_scales(operands, blocks, operator, "a", scale_a, A, A, None)
     served = {
-        "group": [(groups,), (groups, 1, 1)],
-        "group and column": [(groups, 1, n), (groups, n)],
-        "block of 128 x 128": [wide],
-        "block of 128 x 1": [narrow],
+        scales: [(groups, *scales.shape(n, depth, is_a=False))]
+        for scales in (TENSOR, ROW, WIDE_BLOCK, BLOCK)
     }
-    check_factor(operator, "scale_b", scale_b, A, served)
-    if scale_b.numel() == 1:
+    served[TENSOR].insert(0, (groups,))
+    served[ROW].append((groups, n))
+    names = {TENSOR: "group", ROW: "group and column"}
+    shape = tuple(scale_b.shape)
+    # Of columns of one element, those of blocks of 128 x 1 come before those of 128 x 128.
+    found = next((each for each in (TENSOR, ROW, BLOCK, WIDE_BLOCK) if shape in served[each]), None)
+    if found is None and scale_b.numel() != 1:
+        shapes = {names.get(each, each.name(is_a=False)): of for each, of in served.items()}
+        raise refuse_shape(operator, "scale_b", scale_b, shapes, None)
+    check_kind(operator, "scale_b", scale_b, A, (torch.float32,))
+    if found is None or scale_b.numel() == 1:
         operands["scale_b"] = scalar_as_vector(scale_b)
         return operands, blocks
-    shape = tuple(scale_b.shape)
     # An operand of the epilogue cannot differ between groups. Scales of blocks can.
-    if shape in served["group"]:
-        scale_b = scale_b.reshape(groups, 1, 1).expand(groups, 1, ceil_div(n, DEPTH))
-        of_b = WHOLE, DEPTH
-    elif shape in served["group and column"]:
+    if found == TENSOR:
+        scale_b = scale_b.reshape(groups, 1, 1).expand(groups, 1, ceil_div(n, WIDE_BLOCK.extent))
+        found = found._replace(extent=WIDE_BLOCK.extent)
+    elif found == ROW:
         scale_b = scale_b.reshape(groups, 1, n)
-        of_b = WHOLE, 1
-    else:
-        of_b = DEPTH, 1 if shape == narrow else DEPTH
     operands["scale_b"] = scale_b
-    blocks["b"] = f"b_block={of_b}"
+    blocks["b"] = found.arguments("b")
     return operands, blocks

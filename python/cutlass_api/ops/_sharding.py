@@ -9,7 +9,6 @@ DTensor picks the way to place the tensors that moves the least data.
 Importing this module imports torch.distributed.tensor and registers the rules.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +24,19 @@ from cutlass_api._dtypes import E8M0, FLOAT8, INT8, INTEGER
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._library import batch_of
 from cutlass_api.ops._products import OPS, product_dtype
-from cutlass_api.ops._quantize import SWIZZLED_TILE, WHOLE
-from cutlass_api.ops._scales import DEPTH, MX_DEPTH, groups_of, shape_of_one
-from cutlass_api.utils import ceil_div
+from cutlass_api.ops._scales import groups_of
+from cutlass_api.weights._scales import (
+    BLOCK,
+    OF_FLOAT8,
+    SWIZZLED_TILE,
+    TENSOR,
+    WHOLE,
+    WIDE_BLOCK,
+    Scales,
+    find,
+    oriented,
+    shape_of_one,
+)
 
 #: What a rule gets in place of a DTensor: its global shape, its mesh and ``tensor_meta``.
 Spec = Any
@@ -263,7 +272,7 @@ def mixed_mm(
         groups = groups_of(one, m if is_a else n, depth, is_a)
         if one not in vectors and groups is not None:
             labels = ("m", "k") if is_a else ("k", "n")
-            blocks["k"] = depth // groups
+            blocks["k"] = groups.depth
         inputs.append(product.behind_batch(operand, labels))
     return Rule([product.out], inputs, sums=SUMS, factors=[int(is_a)], blocks=blocks)
 
@@ -297,29 +306,13 @@ def scaled_mm(
 
 def scale_labels(product: Product, factor: str, scale: Spec, blocks: "Blocks") -> Labels:
     """The labels of the scales of a factor of one product. Adds the extents of their blocks."""
-    outer = "m" if factor == "a" else "n"
+    is_a, outer = factor == "a", "m" if factor == "a" else "n"
     along, depth = product.extents[outer], product.extents["k"]
-
-    def oriented(of_outer: Any, of_depth: Any) -> tuple[Any, Any]:
-        return (of_outer, of_depth) if factor == "a" else (of_depth, of_outer)
-
-    one = product.one(scale)
-    if dtype_of(scale) is E8M0:
-        if one == oriented(along, ceil_div(depth, MX_DEPTH)):
-            blocks.require("k", MX_DEPTH)
-            return oriented(outer, "k")
-        # Swizzled: a vector of tiles of 128 rows, each of which holds all of K.
-        blocks.require("k", 0)
-        blocks.require(outer, SWIZZLED_TILE[0])
-        return (*(None for _ in one[1:]), outer)
-    if one == oriented(along, 1):
-        return oriented(outer, None)
-    if math.prod(one) == 1:
-        return (None,) * len(one)
-    blocks.require("k", DEPTH)
-    if one != oriented(along, ceil_div(depth, DEPTH)):
-        blocks.require(outer, DEPTH)
-    return oriented(outer, "k")
+    served = [each for each in OF_FLOAT8 if (each.dtype is E8M0) == (dtype_of(scale) is E8M0)]
+    found = find(served, scale, product.batch, along, depth, is_a)
+    if found is None or found == TENSOR:
+        return (None,) * len(product.one(scale))
+    return blocks.add(found, outer, "k", is_a, len(product.one(scale)))
 
 
 class Blocks(dict[str, int]):
@@ -329,6 +322,17 @@ class Blocks(dict[str, int]):
         """Adds blocks to those of a dimension. Extents are powers of two."""
         extents = (extent, self.get(name, 1))
         self[name] = 0 if 0 in extents else max(extents)
+
+    def add(self, scales: Scales, outer: str, deep: str, is_a: bool, rank: int) -> Labels:
+        """Adds the blocks of scales that differ between rows. Returns the labels of the scales."""
+        if scales.is_swizzled:  # tiles of 128 rows, each of which holds all of K
+            self.require(deep, 0)
+            self.require(outer, SWIZZLED_TILE[0])
+            return (*(None for _ in range(rank - 1)), outer)
+        self.require(outer, scales.extent)
+        if scales.varies_along_k:
+            self.require(deep, scales.depth)
+        return oriented(outer, deep if scales.varies_along_k else None, is_a)
 
 
 def scaled_grouped_mm(
@@ -349,9 +353,9 @@ def scaled_grouped_mm(
     if len(shape) == 3 and shape[1:] != (1, 1):
         of_b = ("g", None, "n") if shape[1] == 1 else ("g", "k", "n")
         if shape[1] != 1:
-            blocks.require("k", DEPTH)
+            blocks.require("k", BLOCK.depth)
         if shape[2] != extents["n"]:
-            blocks.require("n", DEPTH)
+            blocks.require("n", WIDE_BLOCK.extent)
     inputs += [of_b, ("g",)]
     sums = SUMS if (out_dtype or dtype_of(A)) not in FLOAT8 else ()
     return Rule([("m", "n")], inputs, whole=["m"], sums=sums, blocks=blocks)

@@ -1,0 +1,240 @@
+"""Formats of weights, one record each: element type, scales and zero points, and the arithmetic in
+torch that quantizes and dequantizes.
+
+The CUDA counterparts are ``kernels/quantize.cuh`` (quantize) and, in a product, ``decode`` and
+``ptx::widen`` of the element type with ``block_scale`` of ``kernels/common/fusion.cuh``. The
+reference decodes in ``src/reference/scales.rs``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cutlass_api._dtypes import E8M0, FLOAT8
+from cutlass_api.weights._scales import (
+    BLOCK,
+    MX,
+    MX_SWIZZLED,
+    ROW,
+    TENSOR,
+    WHOLE,
+    WIDE_BLOCK,
+    Scales,
+    swizzled,
+    unswizzled,
+)
+
+#: The smallest float32 scale: that of a group of zeros.
+SMALLEST = 2.0**-126
+
+
+class Fields(NamedTuple):
+    """The tensors of a quantized matrix. ``zeros``: zero points, in the layout of ``scales``."""
+
+    values: Tensor
+    scales: Tensor
+    zeros: Tensor | None = None
+
+    def t(self) -> "Fields":
+        """Those of the transpose. A vector of swizzled scales stays."""
+        return Fields(*(None if each is None else each.t() for each in self))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A quantized matrix (N, K): element (number - zero point) * scale. K is the contracted
+    dimension. Subclasses differ in the arithmetic that computes scales.
+    """
+
+    element: torch.dtype
+    scales: Scales
+
+    #: Bits of a stored number. Numbers of fewer than 8 bits are packed along K.
+    bits: ClassVar[int] = 8
+    #: The dtype of zero points, if the format has some.
+    zero: ClassVar[torch.dtype | None] = None
+
+    @property
+    def name(self) -> str:
+        swizzle = "_swizzled" if self.scales.is_swizzled else ""
+        shared = self.scales.name().removeprefix("block of ").replace(" ", "")
+        return f"{str(self.element).removeprefix('torch.')}_{shared}{swizzle}"
+
+    @property
+    def limit(self) -> float:
+        """The largest finite number."""
+        info = torch.finfo if self.element.is_floating_point else torch.iinfo
+        return float(info(self.element).max)
+
+    # ---- how it is stored -------------------------------------------------------------------
+
+    def layout(self, n: int, k: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """The shape and dtype of each field of a matrix (N, K)."""
+        shape = () if self.scales == TENSOR else self.scales.shape(n, k)
+        fields = {
+            "values": ((n, k * self.bits // 8), self.element),
+            "scales": (shape, self.scales.dtype),
+        }
+        return fields if self.zero is None else {**fields, "zeros": (shape, self.zero)}
+
+    def check(self, fields: Fields) -> None:
+        """Raises ValueError for fields of other shapes, dtypes or devices."""
+        n, k = fields.values.shape[0], fields.values.shape[-1] * 8 // self.bits
+        expected = self.layout(n, k)
+        for name, tensor in zip(Fields._fields, fields, strict=True):
+            if (tensor is None) != (name not in expected):
+                verb = "takes no" if tensor is not None else "requires"
+                raise ValueError(f"{self.name} {verb} {name}")
+            if tensor is None:
+                continue
+            shape, dtype = expected[name]
+            if tuple(tensor.shape) != shape:
+                raise ValueError(f"{name} has shape {list(tensor.shape)}; pass {list(shape)}")
+            if tensor.dtype != dtype:
+                raise ValueError(f"{name} is {tensor.dtype}; pass {dtype}")
+            if tensor.device != fields.values.device:
+                raise ValueError(
+                    f"{name} is on {tensor.device} and values on {fields.values.device}; "
+                    f"move {name}"
+                )
+
+    def repack(self, fields: Fields) -> Fields:
+        """The fields in the order that kernels read: that of storage."""
+        return fields
+
+    def unpack(self, fields: Fields) -> Fields:
+        """The inverse of :meth:`repack`."""
+        return fields
+
+    # ---- how it is computed -----------------------------------------------------------------
+
+    def empty(self, matrix: Tensor, is_a: bool = True) -> Fields:
+        """Uninitialized fields of a matrix, row-major. ``is_a=False``: of a matrix (K, N)."""
+        values = matrix.new_empty(matrix.shape, dtype=self.element)
+        scales = self.scales.empty(matrix, is_a)
+        return Fields(values, scales, self.zero and torch.empty_like(scales, dtype=self.zero))
+
+    def compute(self, matrix: Tensor, out: Fields) -> None:
+        """Quantizes a matrix (N, K) with the arithmetic of ``kernels/quantize.cuh``, on the CPU."""
+        n, k = matrix.shape
+        height = n if self.scales.extent == WHOLE else self.scales.extent
+        width = k if self.scales.depth == WHOLE else self.scales.depth
+        whole = torch.nn.functional.pad(matrix.float(), (0, -k % width, 0, -n % height))
+        blocks = whole.view(whole.shape[0] // height, height, whole.shape[1] // width, width)
+        values, *rest = self.quantize_blocks(blocks)
+        out.values.copy_(values.view(whole.shape)[:n, :k])
+        for tensor, target in zip(rest, out[1:], strict=False):
+            each = tensor.view(blocks.shape[0], blocks.shape[2])
+            # torch copies bytes between tensors of one dtype only.
+            to = target.view(torch.uint8) if target.dtype is E8M0 else target
+            to.copy_(swizzled(each) if self.scales.is_swizzled else each.view(to.shape))
+
+    def quantize_blocks(self, blocks: Tensor) -> Sequence[Tensor]:
+        """The values, scales and zero points of float32 blocks: the dimensions 1 and 3."""
+        factors = (largest(blocks.abs()) / self.limit).clamp(min=SMALLEST)
+        values = blocks * (1 / factors)
+        if not self.element.is_floating_point:
+            values = values.round().nan_to_num(nan=0)
+        return values, factors
+
+    def numbers(self, values: Tensor) -> Tensor:
+        """The stored numbers in float32, unpacked."""
+        return values.float()
+
+    def dequantize(self, fields: Fields) -> Tensor:
+        """The matrix in float32. The difference from the zero point is exact; the product with the
+        scale is rounded once.
+        """
+        self.check(fields)
+        numbers = self.numbers(fields.values)
+        if fields.zeros is not None:
+            numbers = numbers - self.of_elements(fields.zeros, numbers.shape)
+        return numbers * self.of_elements(fields.scales, numbers.shape)
+
+    def of_elements(self, scales: Tensor, shape: Sequence[int]) -> Tensor:
+        """Scales or zero points in float32, one for each element of a matrix."""
+        if self.scales.is_swizzled:
+            n, k = shape
+            scales = unswizzled(scales, *self.scales._replace(is_swizzled=False).shape(n, k))
+        scales = scales.float()
+        for dim, extent in enumerate(self.scales.block()):
+            if extent != WHOLE:
+                scales = scales.repeat_interleave(extent, dim).narrow(dim, 0, shape[dim])
+        return scales.expand(*shape)
+
+
+class PowersOfTwo(Format):
+    """Scales in float8_e8m0fnu: OCP Microscaling Formats (MX) Specification 1.0, section 6.3."""
+
+    def quantize_blocks(self, blocks: Tensor) -> Sequence[Tensor]:
+        # The sign of NaN is arbitrary.
+        exponents = largest(blocks.abs()).view(torch.int32) >> 23 & 0xFF
+        is_finite = exponents < 255
+        largest_power = math.frexp(self.limit)[1] - 1
+        codes = (exponents - largest_power).clamp(min=0).where(is_finite, 255)
+        inverse = ((254 - codes) << 23).view(torch.float32).where(is_finite, math.nan)
+        return (blocks * inverse).clamp(-self.limit, self.limit), codes.to(torch.uint8)
+
+
+class Asymmetric(Format):
+    """Unsigned integers, with a zero point for each scale."""
+
+    zero = torch.uint8
+
+    def quantize_blocks(self, blocks: Tensor) -> Sequence[Tensor]:
+        positive, negative = largest(blocks.clamp(min=0)), largest((-blocks).clamp(min=0))
+        # clamp returns NaN for NaN. The range itself can overflow.
+        half = 0.5 * positive + 0.5 * negative
+        factors = (half / (self.limit / 2)).clamp(min=SMALLEST)
+        zeros = (negative * (1 / factors)).round()
+        values = ((blocks * (1 / factors)).round() + zeros).clamp(0, self.limit)
+        return values.nan_to_num(nan=0), factors, zeros.nan_to_num(nan=0)
+
+
+def largest(blocks: Tensor) -> Tensor:
+    return blocks.amax((1, 3), keepdim=True)
+
+
+SYMMETRIC = (*FLOAT8, torch.int8)
+#: Groups of ``mixed_mm``, of which one is a block of int8.
+GROUPS = {depth: Scales(1, depth) for depth in (32, 64, 128)}
+#: All formats. The order is that of messages.
+FORMATS: tuple[Format, ...] = (
+    *(Format(element, scales) for scales in (TENSOR, ROW, BLOCK) for element in SYMMETRIC),
+    Asymmetric(torch.uint8, GROUPS[128]),
+    Format(torch.int8, GROUPS[64]),
+    Asymmetric(torch.uint8, GROUPS[64]),
+    *(PowersOfTwo(element, scales) for scales in (MX, MX_SWIZZLED) for element in FLOAT8),
+    Format(torch.int8, GROUPS[32]),
+    Asymmetric(torch.uint8, GROUPS[32]),
+    *(Format(element, WIDE_BLOCK) for element in SYMMETRIC),
+)
+
+
+def names(values: Any) -> str:
+    return ", ".join(map(str, dict.fromkeys(values)))
+
+
+def find_format(dtype: torch.dtype, extents: tuple[int, ...], swizzle: bool) -> tuple[Format, bool]:
+    """The format of blocks of these extents, and whether they are those of a matrix (N, K), or of
+    (K, N). Raises ValueError for what is not served.
+    """
+    alike = [each for each in FORMATS if extents in (each.scales.block(), each.scales.block(False))]
+    if not alike:
+        served = names(each.scales.block() for each in FORMATS)
+        raise ValueError(f"block is {extents}; pass one of {served}, or a transpose")
+    alike = [each for each in alike if each.element is dtype] or alike
+    if alike[0].element is not dtype:
+        served = names(each.element for each in alike)
+        raise ValueError(f"the output dtype is {dtype}; pass one of {served}")
+    found = next((each for each in alike if each.scales.is_swizzled == swizzle), None)
+    if found is None:
+        raise ValueError(
+            f"swizzle is True for {dtype} in blocks of {extents}; pass False, or float8 and "
+            f"{MX.block()}"
+        )
+    return found, extents == found.scales.block()

@@ -1,0 +1,218 @@
+"""Enqueues ``kernels/quantize.cuh``, which quantizes a matrix to a format."""
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cutlass_api._core import CudaFunction
+from cutlass_api._dtypes import E8M0
+from cutlass_api.cuda import cuda_kernel
+from cutlass_api.utils import ceil_div
+from cutlass_api.weights._formats import Fields
+from cutlass_api.weights._scales import SWIZZLED_TILE, WHOLE, Block, padded
+
+#: The element types in C++.
+CUDA_TYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+    torch.int8: "s8",
+    torch.uint8: "u8",
+    E8M0: "e8m0",
+}
+
+
+class Tile(NamedTuple):
+    """The template parameters of a tile: threads down and across, vectors of a thread, and whether
+    they are in one column.
+    """
+
+    row_threads: int
+    column_threads: int
+    vectors: int
+    stacked: bool
+
+    @property
+    def threads(self) -> int:
+        return self.row_threads * self.column_threads
+
+    def rows(self) -> int:
+        return self.row_threads * (self.vectors if self.stacked else 1)
+
+    def columns(self, itemsize: int) -> int:
+        return self.column_threads * (1 if self.stacked else self.vectors) * 16 // itemsize
+
+    def parameters(self, is_aligned: bool) -> str:
+        across = f"{self.row_threads}, {self.column_threads}, {self.vectors}"
+        return f"{across}, {cpp(self.stacked)}, {cpp(is_aligned)}"
+
+
+def cpp(value: bool) -> str:
+    return str(value).lower()
+
+
+#: Tiles of whole rows. A CTA has 16 KiB in flight, also with short rows.
+ROW_TILES = (
+    *(Tile(8 // warps, 32 * warps, 4, False) for warps in (1, 2, 4, 8)),
+    Tile(1, 256, 16, False),
+)
+#: Of whole columns: 64 bytes of 2048 rows. Of longer columns: 256 bytes of 128 rows.
+COLUMN_TILE, LONG_COLUMN_TILE = Tile(128, 4, 16, True), Tile(16, 16, 8, True)
+#: Of a contiguous matrix that has one scale.
+FLAT_TILE = Tile(1, 256, 8, False)
+#: CTAs of the first launch for a matrix that has one scale, or long columns.
+PARTIALS = 512
+
+
+def row_tile(columns: int, itemsize: int) -> Tile:
+    """The smallest tile that holds a row, else the largest."""
+    fits = (tile for tile in ROW_TILES if columns <= tile.columns(itemsize))
+    return next(fits, ROW_TILES[-1])
+
+
+def block_tile(itemsize: int, vectors: int = 8) -> Tile:
+    """16 x vectors rows of 128 elements."""
+    return Tile(16, 128 * itemsize // 16, vectors, True)
+
+
+@cache
+def program(function: str, threads: int) -> CudaFunction:
+    """A function of kernels/quantize.cuh, which takes strides."""
+    name = f"quantize::{function}"
+    return cuda_kernel('#include "quantize.cuh"\n', name, grid=1, block=threads, contiguous=False)
+
+
+class Launch(NamedTuple):
+    """A matrix to quantize, its fields, and the tile of a CTA."""
+
+    input: Tensor
+    out: Fields
+    tile: Tile
+    is_aligned: bool
+    rows: int
+    columns: int
+    row_step: int
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        return (self.rows, self.columns, self.row_step, self.input.stride(1))
+
+    @property
+    def row_tiles(self) -> int:
+        return ceil_div(self.rows, self.tile.rows())
+
+    @property
+    def column_tiles(self) -> int:
+        return ceil_div(self.columns, self.tile.columns(self.input.element_size()))
+
+    def program(self, name: str, *arguments: str, has_output: bool = True) -> CudaFunction:
+        """A kernel: its types, further template arguments, and those of the tile."""
+        tensors = (self.input, self.out.values) if has_output else (self.input,)
+        types = [CUDA_TYPES[each.dtype] for each in tensors]
+        of_tile = self.tile.parameters(self.is_aligned)
+        return program(f"{name}<{', '.join([*types, *arguments, of_tile])}>", self.tile.threads)
+
+
+def launch(input: Tensor, out: Fields, block: Block) -> None:
+    """Enqueues the kernels for a matrix whose output is row-major."""
+    (rows, columns), itemsize = input.shape, input.element_size()
+    is_whole = block == (WHOLE, WHOLE)
+    if is_whole and input.is_contiguous():
+        rows, columns = 1, input.numel()
+        tile = FLAT_TILE
+    elif block[1] == WHOLE:
+        tile = row_tile(columns, itemsize)
+    elif block[0] == WHOLE:
+        tile = COLUMN_TILE if rows <= COLUMN_TILE.rows() else LONG_COLUMN_TILE
+    elif block[0] == 1:
+        # At most as many vectors as a group has lanes: a lane computes the scale of one row. Zero
+        # points take registers, so that fewer vectors fit.
+        most = 8 if out.zeros is None else 4
+        tile = block_tile(itemsize, min(most, block[1] * itemsize // 16))
+    else:
+        tile = block_tile(itemsize, block[0] // 16)
+    # A matrix of one row has any row stride.
+    row_step = input.stride(0) if rows > 1 else columns
+    is_aligned = (
+        (input.stride(1) == 1 or columns == 1)
+        and not any(x * itemsize % 16 for x in (columns, row_step))
+        and input.data_ptr() % 16 == 0
+    )
+    one = Launch(input, out, tile, is_aligned, rows, columns, row_step)
+    if is_whole:
+        launch_whole(one)
+    elif tile is LONG_COLUMN_TILE:
+        launch_long_columns(one)
+    else:
+        launch_groups(one, block)
+
+
+def launch_groups(one: Launch, block: Block) -> None:
+    """Enqueues the kernel for a scale of each group."""
+    scales, itemsize = one.out.scales, one.input.element_size()
+    height, width = (
+        size if extent == WHOLE else extent
+        for size, extent in zip(one.input.shape, block, strict=True)
+    )
+    # How many scales there are along the rows (columns) that hold the groups, and how many groups
+    # a row (column) has.
+    outer, deep = ceil_div(one.rows, height), ceil_div(one.columns, width)
+    steps = scales.stride()
+    cta_rows, cta_columns, across = height, width, 1
+    if block[0] == 1:
+        group = "ROW"
+        cta_rows = one.tile.rows()
+        if block[1] != WHOLE:
+            cta_columns = one.tile.columns(itemsize)
+            across = cta_columns // width
+    elif block[1] == 1:
+        group = "COLUMN"
+        cta_columns = one.tile.columns(itemsize)
+        outer, deep, steps = deep, outer, steps[::-1]
+    else:
+        group = "BLOCK"
+    is_swizzled = scales.dim() == 1
+    if is_swizzled:
+        outer, deep = padded(outer, deep)
+        steps = (128 * deep, math.prod(SWIZZLED_TILE))
+    along_rows, along_columns = (deep, outer) if group == "COLUMN" else (outer, deep)
+    # How many scales a CTA computes along rows and columns.
+    row_ctas = ceil_div(along_rows, cta_rows // height)
+    column_ctas = ceil_div(along_columns, cta_columns // width)
+    kernel = one.program(
+        "groups",
+        *(CUDA_TYPES[scales.dtype], cpp(is_swizzled)),
+        *(f"quantize::{group}", cpp(WHOLE not in block), str(across)),
+    )
+    counts = (one.columns, *steps, outer, deep, cta_rows, cta_columns, column_ctas)
+    kernel.launch((one.input, *one.out, *one.layout, *counts), row_ctas * column_ctas)
+
+
+def launch_long_columns(one: Launch) -> None:
+    """Enqueues the two kernels for a scale of each column that exceeds a tile of whole columns."""
+    input, (values, scales, _) = one.input, one.out
+    row_ctas = min(one.row_tiles, ceil_div(PARTIALS, one.column_tiles))
+    partials = input.new_empty(row_ctas, one.columns, dtype=torch.float32)
+    first = one.program("largest_of_columns", has_output=False)
+    first.launch((input, partials, *one.layout, row_ctas), row_ctas * one.column_tiles)
+    tensors = (input, values, scales, partials, row_ctas)
+    steps = (one.columns, scales.stride(1), one.column_tiles)
+    second = one.program("long_columns")
+    second.launch((*tensors, *one.layout, *steps), one.row_tiles * one.column_tiles)
+
+
+def launch_whole(one: Launch) -> None:
+    """Enqueues the two kernels for one scale of the whole matrix."""
+    input, (values, scales, _) = one.input, one.out
+    tiles = one.row_tiles * one.column_tiles
+    partials = input.new_empty(min(tiles, PARTIALS), dtype=torch.float32)
+    first = one.program("largest", has_output=False)
+    first.launch((input, partials, *one.layout, tiles, one.column_tiles), len(partials))
+    tensors = (input, values, scales, partials, len(partials))
+    second = one.program("whole")
+    second.launch((*tensors, *one.layout, one.columns, one.column_tiles), tiles)
