@@ -110,6 +110,16 @@ class Format:
         """The inverse of :meth:`repack`."""
         return fields
 
+    def of_product(self, fields: Fields) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The matrix as B (K, N) of a product: the operands of ``scale_b`` and ``zero_b``, and the
+        arguments of ``scale_blocks`` by the factor, if the scales apply inside of the sum over K.
+        """
+        operands = {"scale_b": fields.scales.t() if fields.scales.dim() else fields.scales[None]}
+        if fields.zeros is not None:
+            operands["zero_b"] = fields.zeros.t()
+        is_inside = self.scales.varies_along_k or fields.zeros is not None
+        return operands, {"b": self.scales.arguments("b", self.zero is not None)} if is_inside else {}
+
     # ---- how it is computed -----------------------------------------------------------------
 
     def empty(self, matrix: Tensor, is_a: bool = True) -> Fields:

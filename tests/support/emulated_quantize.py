@@ -1,0 +1,55 @@
+"""The kernels of quantization in a process without a GPU, whose launches the emulator executes."""
+
+import pytest
+import torch
+from cutlass_api.ops import OPS, _quantize
+from cutlass_api.weights import _kernels
+from stand_in import device
+from stand_in.emulated import operand
+
+from support.quantized import INPUTS, WAYS, check_kernels, randn
+
+
+class Emulated:
+    """A program whose tensors the stand-in describes."""
+
+    def __init__(self, *key):
+        self.kernel = make(*key)
+
+    def launch(self, args, grid):
+        self.kernel.launch(tuple(map(operand, args)), grid)
+
+
+make = _kernels.program
+
+
+def launch(input, out, *format):
+    for tensor in out:
+        if tensor is not None:
+            (tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor).fill_(0x55)
+    _quantize.launch(input, out, *format)
+
+
+def emulated(*arguments):
+    """The results of ``OPS.quantize`` by the kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_kernels, "program", Emulated)
+        patch.setattr(_quantize, "compute", launch)
+        return OPS.quantize(*arguments)
+
+
+def check(output):
+    for input in INPUTS:
+        check_kernels(emulated, input, getattr(torch, output))
+    print("done")
+
+
+def count_launches():
+    """Prints the launches of each way to quantize."""
+    x = randn(130, 304)
+    for output, ways in WAYS.items():
+        for way in ways:
+            for view in (x, x[:, ::2], x.mT):
+                before = device.library.stand_in_launches()
+                emulated(view, output, *way)
+                print(*way[0], device.library.stand_in_launches() - before)
