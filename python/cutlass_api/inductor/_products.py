@@ -23,8 +23,7 @@ from cutlass_api.inductor._nodes import (
     is_known_as,
     value_of,
 )
-from cutlass_api.utils import ceil_div
-from cutlass_api.weights._scales import E8M0
+from cutlass_api.weights._scales import OF_FLOAT8, TENSOR
 
 aten = torch.ops.aten
 
@@ -276,15 +275,14 @@ def is_scaled(node: fx.Node) -> bool:
     if _is_mx(scales):
         return all(scale.is_contiguous() for scale in scales)
     (m, k), n = a.shape, b.shape[1]
-    deep = ceil_div(k, 128)
-    shapes = (
-        ((m, 1), (m, deep), (ceil_div(m, 128), deep)),
-        ((1, n), (deep, n), (deep, ceil_div(n, 128))),
-    )
+    served = [each for each in OF_FLOAT8 if each.dtype == torch.float32 and each != TENSOR]
     return all(
         scale.dtype == torch.float32
-        and (has_one_element(scale) or any(is_known_as(scale.shape, shape) for shape in served))
-        for scale, served in zip(scales, shapes, strict=True)
+        and (
+            has_one_element(scale)
+            or any(is_known_as(scale.shape, each.shape(outer, k, is_a)) for each in served)
+        )
+        for scale, outer, is_a in zip(scales, (m, n), (True, False), strict=True)
     )
 
 

@@ -117,8 +117,9 @@ class Format:
         operands = {"scale_b": fields.scales.t() if fields.scales.dim() else fields.scales[None]}
         if fields.zeros is not None:
             operands["zero_b"] = fields.zeros.t()
-        is_inside = self.scales.varies_along_k or fields.zeros is not None
-        return operands, {"b": self.scales.arguments("b", self.zero is not None)} if is_inside else {}
+        if not self.scales.varies_along_k:
+            return operands, {}
+        return operands, {"b": self.scales.arguments("b", self.zero is not None)}
 
     # ---- how it is computed -----------------------------------------------------------------
 
