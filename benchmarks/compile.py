@@ -78,12 +78,7 @@ class Compile(Bench[Row]):
             metavar="NAMES",
             help=f"models, separated by commas ({','.join(MODELS)})",
         )
-        command.add_argument(
-            "--tokens",
-            type=options.counts,
-            metavar="COUNTS",
-            help="numbers of tokens, separated by commas",
-        )
+        options.add_counts(command, "--tokens", "numbers of tokens")
         command.add_argument(
             "--blocks",
             type=options.positive,
@@ -94,24 +89,17 @@ class Compile(Bench[Row]):
             "--quick", action="store_true", help="fewer blocks, and torch's choice is compiled once"
         )
         command.add_argument(
-            "--cache",
-            type=options.folder,
-            metavar="DIR",
-            help="keep compiled code between runs, for development: compile times mean nothing",
-        )
-        command.add_argument(
             "--baseline-json",
             type=read_rows,
             default={},
             metavar="FILE",
             help="torch's times from an earlier run, for development: results compare two runs",
         )
-        command.add_argument(
-            "--code",
-            type=options.folder,
-            metavar="DIR",
-            help="write the generated code of each method",
-        )
+        for flag, about in (
+            ("--cache", "keep compiled code between runs; compile times mean nothing"),
+            ("--code", "write the generated code of each method"),
+        ):
+            command.add_argument(flag, type=options.folder, metavar="DIR", help=about)
 
     def measure(self, arguments: argparse.Namespace, document: Document) -> Iterator[Row]:
         from benchmarks import methods

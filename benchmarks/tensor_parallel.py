@@ -200,20 +200,8 @@ class TensorParallel(Bench[Row]):
         command.add_argument(
             "--ranks", type=options.positive, default=2, help="GPUs, one a process (2)"
         )
-        command.add_argument(
-            "--tokens",
-            type=options.counts,
-            default=TOKENS,
-            metavar="COUNTS",
-            help="numbers of tokens, separated by commas",
-        )
-        command.add_argument(
-            "--extents",
-            type=options.counts,
-            default=EXTENTS,
-            metavar="HIDDEN,INTERMEDIATE",
-            help="extents of the MLP",
-        )
+        options.add_counts(command, "--tokens", "numbers of tokens", TOKENS)
+        options.add_counts(command, "--extents", "hidden and intermediate extents", EXTENTS)
         command.add_argument(
             "--device",
             choices=("cuda", "cpu"),

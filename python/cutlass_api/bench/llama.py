@@ -289,13 +289,7 @@ class Llama(Bench[Row]):
 
     def add_options(self, command: argparse.ArgumentParser) -> None:
         command.add_argument("--dtype", nargs="+", choices=KINDS, default=["int8"], help="operands")
-        command.add_argument(
-            "--rows",
-            type=options.counts,
-            default=ROWS,
-            metavar="COUNTS",
-            help="rows of the activations, separated by commas",
-        )
+        options.add_counts(command, "--rows", "rows of the activations", ROWS)
         command.add_argument(
             "--no-triton",
             action="store_true",

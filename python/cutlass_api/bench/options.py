@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +27,14 @@ def add_outputs(benchmark: argparse.ArgumentParser) -> None:
     benchmark.add_argument(
         "--plot", type=plot, metavar="FILE", help="plot the results (matplotlib)"
     )
+
+
+def add_counts(
+    command: argparse.ArgumentParser, flag: str, what: str, default: Sequence[int] | None = None
+) -> None:
+    """Adds an option of positive integers. ``what``: they are."""
+    about = f"{what}, separated by commas"
+    command.add_argument(flag, type=counts, default=default, metavar="COUNTS", help=about)
 
 
 def dtype(name: str) -> str:
