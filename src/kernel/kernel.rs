@@ -181,7 +181,7 @@ impl Kernel {
 
     /// Checks that the problem permits the precision of this kernel's sums.
     pub(super) fn check_precision(&self, problem: &Problem) -> Result<(), Unsupported> {
-        match self.design.family().sums_fast() && !problem.permits_fast_sums() {
+        match self.design.family().sums_fast() && !problem.options().fast_sums {
             true => Err(Unsupported::FastSums),
             false => Ok(()),
         }

@@ -11,7 +11,7 @@ use super::LastLaunch;
 use crate::compile::Program;
 use crate::epilogue::{Epilogue, ExpressionGraph};
 use crate::operand::{DType, DeviceId, View};
-use crate::problem::{OperandValue, Problem};
+use crate::problem::{OperandValue, Problem, ProblemOptions};
 
 /// Everything that the choice of a kernel depends on. Includes the alignment of each address, not
 /// the address.
@@ -21,8 +21,7 @@ pub struct ChoiceKey {
     operands: ArrayVec<OperandKey, 4>,
     accumulator: DType,
     allows_tf32: bool,
-    permits_fast_sums: bool,
-    free_multiprocessors: u32,
+    options: ProblemOptions,
     /// The position of the kernel that the caller prefers.
     preferred: Option<usize>,
     epilogue: Option<EpilogueKey>,
@@ -44,8 +43,7 @@ impl ChoiceKey {
             operands: problem.views().into_iter().map(OperandKey::of).collect(),
             accumulator: problem.accumulator(),
             allows_tf32,
-            permits_fast_sums: problem.permits_fast_sums(),
-            free_multiprocessors: problem.free_multiprocessors(),
+            options: problem.options(),
             preferred,
             epilogue: None,
         }
@@ -159,14 +157,7 @@ mod tests {
 
     fn key(misalignment: u64) -> ChoiceKey {
         let view = View { data: misalignment, rank: 2, ..View::UNREAD };
-        let gemm = GemmProblem {
-            a: view,
-            b: view,
-            out: view,
-            accumulator: DType::F32,
-            permits_fast_sums: false,
-            free_multiprocessors: 0,
-        };
+        let gemm = GemmProblem { a: view, b: view, out: view, ..GemmProblem::UNREAD };
         let key = ChoiceKey::new(&Problem::Gemm(gemm), false, None);
         // Of an address, the key has the value modulo 16 only.
         ChoiceKey { preferred: Some(misalignment as usize), ..key }

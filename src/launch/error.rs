@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::compile::{Architecture, Program};
 use crate::driver::{Device, DriverError};
 use crate::epilogue::BoundEpilogue;
-use crate::kernel::{Kernel, Target};
+use crate::kernel::Kernel;
 use crate::operand;
 use crate::problem::Problem;
 
@@ -69,8 +69,4 @@ pub fn device_of(problem: &Problem) -> Result<&'static Device, LaunchError> {
             "the operands are on the CPU, the kernel runs on a CUDA device",
         )),
     }
-}
-
-pub(super) fn target(device: &Device) -> Target {
-    Target::from(device)
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use super::error::{LaunchError, check, check_epilogue, device_of};
 use super::workspace::{allocate, check_workspace};
-use super::{Host, LaunchPlan, PreparedLaunch};
+use super::{Host, PreparedLaunch};
 use crate::compile::Program;
 use crate::epilogue::{BoundEpilogue, Epilogue};
 use crate::kernel::at;
@@ -34,16 +34,15 @@ impl LastLaunch {
         stream: u64,
     ) -> Result<Option<usize>, LaunchError> {
         let Ok(mut last) = self.0.try_lock() else { return Ok(None) };
-        let serves = |launch: &&mut PreparedLaunch| {
-            launch.plan().has_operands_only() && launch.plan().fits(problem)
-        };
+        let serves =
+            |launch: &&mut PreparedLaunch| launch.has_operands_only() && launch.fits(problem);
         let Some(launch) = last.as_deref_mut().filter(serves) else { return Ok(None) };
         if let Err(error) = launch.move_to(problem, 0, None) {
             *last = None;
             return Err(error.into());
         }
         launch.enqueue(host, stream)?;
-        Ok(Some(launch.plan().position()))
+        Ok(Some(launch.position()))
     }
 }
 
@@ -119,15 +118,21 @@ impl LaunchRequest<'_> {
         workspace: u64,
     ) -> Result<&'a PreparedLaunch, LaunchError> {
         let launch = match last.take() {
-            Some(mut launch) if launch.plan().fits(self.problem) => {
+            Some(mut launch) if launch.fits(self.problem) => {
                 check_epilogue(at(self.position), self.problem, self.epilogue)?;
                 launch.move_to(self.problem, workspace, self.epilogue)?;
                 launch
             }
             _ => {
                 self.check()?;
-                let plan = LaunchPlan::new(self.position, self.problem, self.epilogue, workspace)?;
-                Box::new(PreparedLaunch::new(plan, self.program.clone())?)
+                let LaunchRequest { position, problem, epilogue, program, .. } = *self;
+                Box::new(PreparedLaunch::new(
+                    position,
+                    problem,
+                    epilogue,
+                    workspace,
+                    program.clone(),
+                )?)
             }
         };
         Ok(last.insert(launch))
@@ -135,7 +140,8 @@ impl LaunchRequest<'_> {
 
     fn check(&self) -> Result<(), LaunchError> {
         match self.is_checked {
-            // Which kernel serves a problem does not depend on how far apart two matrices B are.
+            // The distance between two matrices B never changes the kernel, so only the epilogue is
+            // checked.
             true if at(self.position).epilogue.is_some_and(Epilogue::is_dual) => {
                 check_epilogue(at(self.position), self.problem, self.epilogue)
             }

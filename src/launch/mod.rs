@@ -1,5 +1,5 @@
-//! From a checked problem and a compiled program to the driver's launch call: launch plans,
-//! prepared launches, their promotion to CUDA graphs, and the caches of launches. Independent of
+//! From a checked problem and a compiled program to the driver's launch call: prepared
+//! launches, their promotion to CUDA graphs, and the caches of launches. Independent of
 //! Python: a caller passes a stream handle and a [`Host`].
 
 mod choices;
@@ -7,7 +7,6 @@ mod error;
 mod host;
 mod last;
 mod params;
-mod plan;
 mod prepared;
 pub mod promotion;
 mod workspace;
@@ -16,5 +15,4 @@ pub use choices::{ChoiceKey, KernelChoice, choices};
 pub use error::{LaunchError, check, check_architecture, device_of};
 pub use host::Host;
 pub use last::{LastLaunch, LaunchRequest};
-pub use plan::LaunchPlan;
 pub use prepared::PreparedLaunch;

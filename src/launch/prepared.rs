@@ -1,44 +1,138 @@
-//! A prepared launch: a plan with its loaded program.
+//! A prepared launch: everything about a launch that depends only on the problem.
 
 use std::sync::Arc;
 
-use super::error::{LaunchError, check_architecture};
+use super::Host;
+use super::error::{LaunchError, check_architecture, device_of};
+use super::params::ParameterBlock;
 use super::promotion::Promotion;
-use super::{Host, LaunchPlan};
 use crate::compile::Program;
-use crate::driver::{Device, DriverError, Function};
+use crate::driver::{Device, DriverError, EncodedConfig, Function, KernelCall, LaunchConfig};
 use crate::epilogue::BoundEpilogue;
+use crate::kernel::{Kernel, Launch, Pack, PackOperand, Reduce, ReduceOperand, Target, at};
 use crate::problem::Problem;
 
-/// A launch that is ready to enqueue.
+/// The launch of one kernel on one problem, ready to enqueue: configurations, parameters and the
+/// loaded program.
 #[derive(Clone)]
 pub struct PreparedLaunch {
     promotion: Promotion,
-    /// None if the plan is not one kernel launch.
+    /// None if the launch is not one kernel call.
     function: Option<Function>,
-    plan: LaunchPlan,
+    device: &'static Device,
+    /// The kernel's position, as `kernel::at` counts.
+    position: usize,
+    problem: Problem,
+    /// The address of a dual GEMM's second matrix B, else 0.
+    factor: u64,
+    /// None if the output is empty: there is nothing to launch.
+    main: Option<MainLaunch>,
+    /// The parameter block of the epilogue; empty without one.
+    epilogue: Vec<u64>,
+    /// The launch that finishes the epilogue's reductions.
+    reduce: Option<(EncodedConfig, Vec<ReduceOperand>)>,
+    /// Whether the operands' addresses are the only ones in the launch.
+    has_operands_only: bool,
     program: Arc<Program>,
 }
 
+/// The launch of the kernel itself, and the launch before it that packs operands, if there is one.
+#[derive(Clone)]
+struct MainLaunch {
+    config: EncodedConfig,
+    /// Boxed for its size and its alignment of 64 bytes.
+    block: Box<ParameterBlock>,
+    pack: Option<Box<(EncodedConfig, [PackOperand; 2])>>,
+}
+
+impl MainLaunch {
+    fn new(launch: &Launch) -> Result<MainLaunch, DriverError> {
+        let overlapping = launch.overlapping;
+        let config = LaunchConfig {
+            cluster: [launch.cluster, 1, 1],
+            shared_bytes: launch.shared_bytes,
+            overlapping,
+            ..LaunchConfig::plain(launch.grid, launch.block)
+        };
+        let pack = launch.pack.as_ref().filter(|pack| pack.grid() > 0).map(|pack| {
+            let config =
+                LaunchConfig { overlapping, ..LaunchConfig::plain(pack.grid(), Pack::THREADS) };
+            Box::new((config.into(), pack.params()))
+        });
+        let block = Box::new(ParameterBlock::new(&launch.params)?);
+        Ok(MainLaunch { config: config.into(), block, pack })
+    }
+
+    fn call<'a>(&'a self, function: Function, epilogue: &'a [u64]) -> KernelCall<'a> {
+        KernelCall {
+            function,
+            config: &self.config,
+            params: self.block.pointer(),
+            epilogue_params: epilogue,
+        }
+    }
+}
+
 impl PreparedLaunch {
-    /// Loads the program onto the plan's device if needed. `program` must be the program of the
-    /// plan's kernel.
+    /// Prepares the launch of a problem that passes [`check`](super::check), and loads the program
+    /// onto the device if needed. `workspace` is the address of `Kernel::workspace_bytes` bytes, 0
+    /// if the kernel needs none. `program` must be the program of the kernel.
     ///
     /// # Errors
-    /// If the program does not run on the device or a driver call fails.
-    pub fn new(plan: LaunchPlan, program: Arc<Program>) -> Result<PreparedLaunch, LaunchError> {
-        check_architecture(&program, plan.device())?;
-        let function = program.function(plan.device())?;
+    /// If the problem is not on a GPU, the program does not run on the device or a driver call
+    /// fails.
+    pub fn new(
+        position: usize,
+        problem: &Problem,
+        epilogue: Option<&BoundEpilogue>,
+        workspace: u64,
+        program: Arc<Program>,
+    ) -> Result<PreparedLaunch, LaunchError> {
+        let (kernel, device) = (at(position), device_of(problem)?);
+        let target = Target::from(device);
+        let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
+        let partials = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
+        let epilogue_block = epilogue_params(kernel, epilogue, partials);
+        let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
+            let config = LaunchConfig {
+                overlapping: device.cc >= 90,
+                ..LaunchConfig::plain(reduce.grid(), Reduce::THREADS)
+            };
+            (config.into(), reduce.operands)
+        });
+        let launch = kernel.launch(problem, target, workspace, epilogue);
+        let _current = device.make_current()?; // for `ParameterBlock::new`
+        let main = launch.map(|launch| MainLaunch::new(&launch)).transpose()?;
+        check_architecture(&program, device)?;
+        let function = program.function(device)?;
+        let is_one_call = reduce.is_none() && main.as_ref().is_some_and(|main| main.pack.is_none());
         Ok(PreparedLaunch {
-            promotion: Promotion::of(&plan),
-            function: plan.is_one_call().then_some(function),
-            plan,
+            promotion: Promotion::of(is_one_call.then(|| kernel.seconds(problem, target))),
+            function: is_one_call.then_some(function),
+            device,
+            position,
+            problem: *problem,
+            factor: factor_address(epilogue),
+            main,
+            epilogue: epilogue_block,
+            reduce,
+            has_operands_only: epilogue.is_none() && workspace == 0,
             program,
         })
     }
 
     pub fn device(&self) -> &'static Device {
-        self.plan.device()
+        self.device
+    }
+
+    /// The kernel's position, as `kernel::at` counts.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Whether the launch has neither an epilogue nor a workspace.
+    pub fn has_operands_only(&self) -> bool {
+        self.has_operands_only
     }
 
     /// Whether the launch runs this program.
@@ -46,39 +140,129 @@ impl PreparedLaunch {
         Arc::ptr_eq(&self.program, program)
     }
 
-    pub fn plan(&self) -> &LaunchPlan {
-        &self.plan
+    /// The kernel call. None if the output is empty, or the launch is several kernel calls.
+    #[inline(always)]
+    pub fn call(&self) -> Option<KernelCall<'_>> {
+        let (main, function) = (self.main.as_ref()?, self.function?);
+        Some(main.call(function, &self.epilogue))
     }
 
     /// Enqueues the launch on a stream of its device, as a kernel or as its promoted graph.
     ///
-    /// The caller owns the tensors at the addresses in the plan. As for any CUDA launch, their
+    /// The caller owns the tensors at the addresses in the launch. As for any CUDA launch, their
     /// memory must stay valid until the launch has completed on the stream.
     #[inline(always)] // into `Kernel.run`
     pub fn enqueue(&self, host: &impl Host, stream: u64) -> Result<(), DriverError> {
         host.unlocked(|| {
-            let call = self.function.and_then(|function| self.plan.main_call(function));
-            // SAFETY: the program belongs to the plan's kernel; the addresses are valid as
-            // documented above.
+            // SAFETY: the program belongs to the kernel; the addresses are valid as documented
+            // above.
             unsafe {
-                match &call {
-                    Some(call) => self.promotion.enqueue(self.plan.device(), stream, call),
-                    None => self.plan.enqueue(&self.program, stream),
+                match &self.call() {
+                    Some(call) => self.promotion.enqueue(self.device, stream, call),
+                    None => self.enqueue_kernels(stream),
                 }
             }
         })
     }
 
-    /// As [`LaunchPlan::move_to`].
+    /// Whether the launch serves another problem once the operands' addresses are replaced.
+    pub fn fits(&self, problem: &Problem) -> bool {
+        let same_operation =
+            std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
+        // `move_to` replaces no addresses in a pack or a reduction. An operand without elements has
+        // a null address in its tensor map.
+        same_operation
+            && self.problem.options().free_multiprocessors == problem.options().free_multiprocessors
+            && self.reduce.is_none()
+            && self.main.as_ref().is_none_or(|main| main.pack.is_none())
+            && self
+                .problem
+                .views()
+                .iter()
+                .zip(problem.views())
+                .all(|(before, now)| before.differs_only_in_address(now) && now.numel() > 0)
+    }
+
+    /// Replaces the addresses of the operands, of the workspace (0 without one) and of the
+    /// epilogue's operands. The problem must fit, and the kernel must fuse the epilogue.
+    ///
+    /// # Errors
+    /// If a driver call fails. The launch must not be enqueued afterwards.
     pub fn move_to(
         &mut self,
         problem: &Problem,
         workspace: u64,
         epilogue: Option<&BoundEpilogue>,
     ) -> Result<(), DriverError> {
-        if self.plan.move_to(problem, workspace, epilogue)? {
+        let kernel = at(self.position);
+        let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
+        let factor = factor_address(epilogue);
+        let mut moved = before != now || workspace != 0 || factor != self.factor;
+        if moved && let Some(main) = &mut self.main {
+            let _current = self.device.make_current()?;
+            main.block.move_to(before, now, workspace, factor)?;
+        }
+        (self.problem, self.factor) = (*problem, factor);
+        let epilogue_block = epilogue_params(kernel, epilogue, &[]);
+        if epilogue_block != self.epilogue {
+            self.epilogue = epilogue_block;
+            moved = true;
+        }
+        if moved {
             self.promotion.note_new_parameters();
         }
         Ok(())
     }
+
+    /// Enqueues every kernel of the launch, in order: pack, kernel, reduction. Does not promote.
+    ///
+    /// # Safety
+    /// Every address in the launch is valid on the device until the kernels have completed.
+    pub unsafe fn enqueue_kernels(&self, stream: u64) -> Result<(), DriverError> {
+        let (device, program) = (self.device, &self.program);
+        if let Some(main) = &self.main {
+            // `compile` makes a pack program for every kernel that packs.
+            if let (Some(pack), Some(program)) = (&main.pack, &program.pack) {
+                let (config, params) = &**pack;
+                let (function, params) = (program.function(device)?, params.as_ptr().cast());
+                // SAFETY: guaranteed by the caller; the parameter is laid out as the pack kernel
+                // declares it.
+                unsafe {
+                    KernelCall { function, config, params, epilogue_params: &[] }
+                        .launch(device, stream)?;
+                }
+            }
+            // SAFETY: guaranteed by the caller; the block is laid out as the kernel declares it.
+            unsafe {
+                main.call(program.function(device)?, &self.epilogue).launch(device, stream)?;
+            }
+        }
+        // `compile` makes a reduction program for every kernel with a reducing epilogue.
+        if let (Some((config, operands)), Some(program)) = (&self.reduce, &program.reduce) {
+            let (function, params) = (program.function(device)?, operands.as_ptr().cast());
+            // SAFETY: guaranteed by the caller; the parameter is laid out as the reduction kernel
+            // declares it.
+            unsafe {
+                KernelCall { function, config, params, epilogue_params: &[] }
+                    .launch(device, stream)?
+            };
+        }
+        Ok(())
+    }
+}
+
+/// The address of a dual GEMM's second matrix B, else 0.
+fn factor_address(epilogue: Option<&BoundEpilogue>) -> u64 {
+    epilogue.and_then(BoundEpilogue::factor).map_or(0, |(_, view)| view.data)
+}
+
+/// The parameter block of an epilogue, empty without one. `partials`: the tensors of its
+/// reductions' partial results.
+fn epilogue_params(
+    kernel: &Kernel,
+    epilogue: Option<&BoundEpilogue>,
+    partials: &[[u64; 4]],
+) -> Vec<u64> {
+    let (accumulator, transposed) = (kernel.types.accumulator, kernel.is_transposed());
+    epilogue.map(|epilogue| epilogue.params(accumulator, transposed, partials)).unwrap_or_default()
 }

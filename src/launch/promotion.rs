@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
-use super::LaunchPlan;
 use crate::driver::{
     Device, DriverError, Graph, KernelCall, PER_THREAD_STREAM, is_green_context_stream,
 };
@@ -66,8 +65,9 @@ pub struct Promotion {
 }
 
 impl Promotion {
-    pub fn of(plan: &LaunchPlan) -> Promotion {
-        Promotion::new(plan.is_one_call() && plan.estimated_seconds() <= LONGEST_SECONDS)
+    /// `seconds`: the estimated duration of a launch of one kernel call.
+    pub fn of(seconds: Option<f64>) -> Promotion {
+        Promotion::new(seconds.is_some_and(|seconds| seconds <= LONGEST_SECONDS))
     }
 
     fn new(is_eligible: bool) -> Promotion {

@@ -10,30 +10,52 @@ pub(super) fn check_operands(
     out: &View,
 ) -> Result<(), ProblemError> {
     for (name, view) in inputs {
-        if view.device != out.device {
-            return Err(ProblemError::MixedDevices {
-                name,
-                device: view.device,
-                out_device: out.device,
-            });
-        }
+        check_device(name, view, out)?;
     }
-    if out.read_only {
-        return Err(ProblemError::ReadOnly { name: "out" });
+    check_written("out", out)?;
+    match inputs.iter().find(|(_, view)| may_overlap(out, view)) {
+        Some((name, _)) => Err(ProblemError::Aliased { name }),
+        None => Ok(()),
     }
-    if out.overlaps_itself() {
-        return Err(ProblemError::SelfOverlap {
-            name: "out",
-            shape: out.user_shape().to_vec(),
-            stride: out.user_stride().to_vec(),
-        });
+}
+
+/// Checks that an operand is on the output's device.
+pub(super) fn check_device(
+    name: &'static str,
+    view: &View,
+    out: &View,
+) -> Result<(), ProblemError> {
+    match (view.device, out.device) {
+        (device, out_device) if device == out_device => Ok(()),
+        (device, out_device) => Err(ProblemError::MixedDevices { name, device, out_device }),
     }
-    for (name, view) in inputs {
-        if !view.fake && !out.fake && out.may_alias(view) {
-            return Err(ProblemError::Aliased { name });
-        }
+}
+
+/// Checks that a kernel may write to an output, and that each element has its own memory.
+pub(super) fn check_written(name: &'static str, view: &View) -> Result<(), ProblemError> {
+    if view.read_only {
+        return Err(ProblemError::ReadOnly { name });
+    }
+    if view.overlaps_itself() {
+        let (shape, stride) = (view.user_shape().to_vec(), view.user_stride().to_vec());
+        return Err(ProblemError::SelfOverlap { name, shape, stride });
     }
     Ok(())
+}
+
+/// Whether writing one view may change the other. Views without memory never overlap.
+pub(super) fn may_overlap(output: &View, other: &View) -> bool {
+    !output.fake && !other.fake && output.may_alias(other)
+}
+
+/// Checks that an operand has the rank of A.
+#[inline(always)]
+pub(super) fn same_rank(name: &'static str, view: &View, a: &View) -> Result<(), ProblemError> {
+    if view.rank == a.rank {
+        return Ok(());
+    }
+    let (shape, a_shape) = (view.user_shape().to_vec(), a.user_shape().to_vec());
+    Err(ProblemError::MixedRanks { name, shape, a_shape })
 }
 
 /// Checks that two operands agree in one dimension; `dim` indexes the right-aligned shape.

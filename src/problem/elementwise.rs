@@ -1,7 +1,7 @@
 //! out = A + B, elementwise.
 
 use super::ProblemError;
-use super::check::{check_operands, same_extent};
+use super::check::{check_device, check_operands, same_extent, same_rank};
 use crate::operand::View;
 
 /// Three operands of one shape and of rank 1 to 3.
@@ -13,6 +13,10 @@ pub struct ElementwiseProblem {
 }
 
 impl ElementwiseProblem {
+    /// A problem before its operands are read.
+    pub const UNREAD: ElementwiseProblem =
+        ElementwiseProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD };
+
     pub fn new(a: View, b: View, out: View) -> Result<Self, ProblemError> {
         let problem = ElementwiseProblem { a, b, out };
         problem.check().map(|()| problem)
@@ -22,18 +26,10 @@ impl ElementwiseProblem {
     pub fn check(&self) -> Result<(), ProblemError> {
         let ElementwiseProblem { a, b, out } = self;
         if a.rank == 0 {
-            return Err(ProblemError::Rank {
-                name: "A",
-                expected: "1 to 3",
-                rank: 0,
-                shape: Vec::new(),
-            });
+            return Err(ProblemError::rank("A", "1 to 3", a));
         }
         for (name, view) in [("B", b), ("out", out)] {
-            if view.rank != a.rank {
-                let (shape, a_shape) = (view.user_shape().to_vec(), a.user_shape().to_vec());
-                return Err(ProblemError::MixedRanks { name, shape, a_shape });
-            }
+            same_rank(name, view, a)?;
             for dim in 0..3 {
                 same_extent(["first", "middle", "last"][dim], (name, view, dim), ("A", a, dim))?;
             }
@@ -43,18 +39,9 @@ impl ElementwiseProblem {
         let same_elements = |view: &View| {
             view.data == out.data && view.stride == out.stride && view.dtype == out.dtype
         };
-        let inputs: Vec<_> =
-            [("A", a), ("B", b)].into_iter().filter(|(_, view)| !same_elements(view)).collect();
-        check_operands(&inputs, out)?;
-        for (name, view) in [("A", a), ("B", b)] {
-            if view.device != out.device {
-                return Err(ProblemError::MixedDevices {
-                    name,
-                    device: view.device,
-                    out_device: out.device,
-                });
-            }
-        }
-        Ok(())
+        let mut inputs = vec![("A", a), ("B", b)];
+        inputs.iter().try_for_each(|(name, view)| check_device(name, view, out))?;
+        inputs.retain(|(_, view)| !same_elements(view));
+        check_operands(&inputs, out)
     }
 }

@@ -3,7 +3,7 @@
 
 use thiserror::Error;
 
-use crate::operand::{DType, DeviceId};
+use crate::operand::{DType, DeviceId, View};
 
 #[derive(Debug, Error, PartialEq)]
 pub enum ProblemError {
@@ -204,4 +204,11 @@ pub enum ProblemError {
 
     #[error("offsets must have dtype int32, but has dtype {dtype}")]
     OffsetsType { dtype: DType },
+}
+
+impl ProblemError {
+    pub(super) fn rank(name: &'static str, expected: &'static str, view: &View) -> ProblemError {
+        let (rank, shape) = (view.rank, view.user_shape().to_vec());
+        ProblemError::Rank { name, expected, rank, shape }
+    }
 }

@@ -1,5 +1,6 @@
 //! A problem with an epilogue: checks the epilogue's operands against the output.
 
+use super::check::{check_device, check_written, may_overlap};
 use super::scaled::{check_factors, scale_view};
 use super::{GemmProblem, Problem, ProblemError};
 use crate::epilogue::{
@@ -31,11 +32,8 @@ pub fn fuse(
 ) -> Result<BoundEpilogue, ProblemError> {
     let out = problem.out();
     if let Some((name, _)) = inputs.iter().chain(outputs).nth(MAX_OPERANDS) {
-        return Err(ProblemError::ManyOperands {
-            name,
-            count: inputs.len() + outputs.len(),
-            limit: MAX_OPERANDS,
-        });
+        let count = inputs.len() + outputs.len();
+        return Err(ProblemError::ManyOperands { name, count, limit: MAX_OPERANDS });
     }
     let scaling = graph.scaling.as_ref();
     if let Some(scaling) = scaling {
@@ -114,28 +112,18 @@ pub fn fuse(
             Some((fold, dims)) => {
                 let along = resolve_dims(name, dims, problem)?;
                 if *fold == Fold::Maximum && (0..3).any(|dim| along[dim] && out.shape[dim] == 0) {
-                    return Err(ProblemError::EmptyMaximum {
-                        name,
-                        out_shape: out.user_shape().to_vec(),
-                    });
+                    let out_shape = out.user_shape().to_vec();
+                    return Err(ProblemError::EmptyMaximum { name, out_shape });
                 }
                 reduced.push(along);
                 view_of_reduction(name, view, out, along)?
             }
         };
-        if view.read_only {
-            return Err(ProblemError::ReadOnly { name });
-        }
-        if view.overlaps_itself() {
-            let (shape, stride) = (view.user_shape().to_vec(), view.user_stride().to_vec());
-            return Err(ProblemError::SelfOverlap { name, shape, stride });
-        }
+        check_written(name, view)?;
         let view = View { rank: 3, ..*view };
-        output_types.push(if output.fold.is_some() {
-            TensorType::any(view.dtype)
-        } else {
-            TensorType::of(&view)
-        });
+        let of_view = || TensorType::of(&view);
+        output_types
+            .push(output.fold.as_ref().map_or_else(of_view, |_| TensorType::any(view.dtype)));
         views.push(Some(view));
     }
     if accumulator.is_integer() {
@@ -344,26 +332,11 @@ fn factor_like_b(name: &'static str, view: &View, problem: &Problem) -> Result<V
     }
 }
 
-/// Whether writing one view may change the other. Views without memory never overlap.
-fn may_overlap(output: &View, other: &View) -> bool {
-    !output.fake && !other.fake && output.may_alias(other)
-}
-
 fn check_type_and_device(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
     if matches!(view.dtype, DType::Other { .. }) {
         let known: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
-        return Err(ProblemError::EpilogueType {
-            name,
-            dtype: view.dtype,
-            known: known.join(", "),
-        });
+        let known = known.join(", ");
+        return Err(ProblemError::EpilogueType { name, dtype: view.dtype, known });
     }
-    if view.device != out.device {
-        return Err(ProblemError::MixedDevices {
-            name,
-            device: view.device,
-            out_device: out.device,
-        });
-    }
-    Ok(())
+    check_device(name, view, out)
 }

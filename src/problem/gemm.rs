@@ -1,7 +1,7 @@
 //! out = A @ B, for one pair of matrices or a batch.
 
 use super::ProblemError;
-use super::check::{check_operands, same_extent};
+use super::check::{check_operands, same_extent, same_rank};
 use crate::operand::{DType, View};
 
 /// `A (L, M, K)`, `B (L, K, N)` and `out (L, M, N)`; L = 1 for operands of rank 2.
@@ -11,22 +11,30 @@ pub struct GemmProblem {
     pub b: View,
     pub out: View,
     pub accumulator: DType,
+    pub options: ProblemOptions,
+}
+
+/// How a product may be computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ProblemOptions {
     /// Whether sums of float8 products may keep fewer bits than the accumulator type.
-    pub permits_fast_sums: bool,
+    pub fast_sums: bool,
     /// Multiprocessors that persistent kernels leave to other work, such as communication.
     pub free_multiprocessors: u32,
 }
 
 impl GemmProblem {
+    /// A product before its operands are read.
+    pub const UNREAD: GemmProblem = GemmProblem {
+        a: View::UNREAD,
+        b: View::UNREAD,
+        out: View::UNREAD,
+        accumulator: DType::F32,
+        options: ProblemOptions { fast_sums: false, free_multiprocessors: 0 },
+    };
+
     pub fn new(a: View, b: View, out: View, accumulator: DType) -> Result<Self, ProblemError> {
-        let problem = GemmProblem {
-            a,
-            b,
-            out,
-            accumulator,
-            permits_fast_sums: false,
-            free_multiprocessors: 0,
-        };
+        let problem = GemmProblem { a, b, out, accumulator, ..GemmProblem::UNREAD };
         problem.check().map(|()| problem)
     }
 
@@ -35,18 +43,9 @@ impl GemmProblem {
         let GemmProblem { a, b, out, .. } = self;
         for (name, view) in [("A", a), ("B", b), ("out", out)] {
             if !(2..=3).contains(&view.rank) {
-                let shape = view.user_shape().to_vec();
-                return Err(ProblemError::Rank {
-                    name,
-                    expected: "2 or 3",
-                    rank: view.rank,
-                    shape,
-                });
+                return Err(ProblemError::rank(name, "2 or 3", view));
             }
-            if view.rank != a.rank {
-                let (shape, a_shape) = (view.user_shape().to_vec(), a.user_shape().to_vec());
-                return Err(ProblemError::MixedRanks { name, shape, a_shape });
-            }
+            same_rank(name, view, a)?;
         }
         same_extent("K", ("A", a, 2), ("B", b, 1))?;
         same_extent("M", ("out", out, 1), ("A", a, 1))?;
@@ -58,7 +57,7 @@ impl GemmProblem {
 
     /// The multiprocessors of a chip that the product may use, at least one.
     pub fn multiprocessors(&self, of_chip: u32) -> u32 {
-        of_chip.saturating_sub(self.free_multiprocessors).max(1)
+        of_chip.saturating_sub(self.options.free_multiprocessors).max(1)
     }
 
     pub fn batch(&self) -> i64 {

@@ -1,7 +1,7 @@
 //! Grouped GEMM: each group of A's rows times the group's own B.
 
 use super::check::{check_operands, same_extent};
-use super::{GemmProblem, ProblemError};
+use super::{GemmProblem, ProblemError, ProblemOptions};
 use crate::operand::{DType, View};
 
 /// `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns, `offsets (G,)`
@@ -14,11 +14,21 @@ pub struct GroupedGemmProblem {
     pub out: View,
     pub offsets: View,
     pub accumulator: DType,
-    /// As [`GemmProblem::permits_fast_sums`].
-    pub permits_fast_sums: bool,
+    /// No kernel leaves multiprocessors free: `free_multiprocessors` is 0.
+    pub options: ProblemOptions,
 }
 
 impl GroupedGemmProblem {
+    /// A problem before its operands are read.
+    pub const UNREAD: GroupedGemmProblem = GroupedGemmProblem {
+        a: View::UNREAD,
+        b: View::UNREAD,
+        out: View::UNREAD,
+        offsets: View::UNREAD,
+        accumulator: GemmProblem::UNREAD.accumulator,
+        options: GemmProblem::UNREAD.options,
+    };
+
     pub fn new(
         a: View,
         b: View,
@@ -26,8 +36,7 @@ impl GroupedGemmProblem {
         offsets: View,
         accumulator: DType,
     ) -> Result<Self, ProblemError> {
-        let permits_fast_sums = false;
-        let problem = GroupedGemmProblem { a, b, out, offsets, accumulator, permits_fast_sums };
+        let problem = GroupedGemmProblem { a, b, out, offsets, accumulator, ..Self::UNREAD };
         problem.check().map(|()| problem)
     }
 
@@ -35,21 +44,11 @@ impl GroupedGemmProblem {
     /// [`GroupedGemmProblem::offsets_fit`], and no operand in [`GroupedGemmProblem::misranked`].
     pub fn check(&self) -> Result<(), ProblemError> {
         let GroupedGemmProblem { a, b, out, offsets, .. } = self;
-        let rank = |name, view: &View, expected, fits: bool| {
-            let shape = view.user_shape().to_vec();
-            if fits {
-                Ok(())
-            } else {
-                Err(ProblemError::Rank { name, expected, rank: view.rank, shape })
+        for (name, view) in [("A", a), ("out", out)] {
+            if !(view.rank == 2 || (view.rank == 3 && view.shape[0] == 1)) {
+                return Err(ProblemError::rank(name, "2, or 3 with a leading 1", view));
             }
-        };
-        rank("A", a, "2, or 3 with a leading 1", a.rank == 2 || (a.rank == 3 && a.shape[0] == 1))?;
-        rank(
-            "out",
-            out,
-            "2, or 3 with a leading 1",
-            out.rank == 2 || (out.rank == 3 && out.shape[0] == 1),
-        )?;
+        }
         same_extent("TotalM", ("out", out, 1), ("A", a, 1))?;
         if b.rank == 3 {
             same_extent("K", ("A", a, 2), ("B", b, 1))?;
@@ -68,8 +67,8 @@ impl GroupedGemmProblem {
     /// The operands without the offsets, as kernels address them: A and out hold the rows of all
     /// groups, B is a batch of one matrix per group.
     pub fn stacked(&self) -> GemmProblem {
-        let GroupedGemmProblem { a, b, out, accumulator, permits_fast_sums, .. } = *self;
-        GemmProblem { a, b, out, accumulator, permits_fast_sums, free_multiprocessors: 0 }
+        let GroupedGemmProblem { a, b, out, accumulator, options, .. } = *self;
+        GemmProblem { a, b, out, accumulator, options }
     }
 
     /// The operand of a rank that no kernel serves: its name, its view and the rank that kernels

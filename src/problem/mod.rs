@@ -12,6 +12,6 @@ mod variants;
 pub use elementwise::ElementwiseProblem;
 pub use error::ProblemError;
 pub use fused::{OperandValue, fuse, rebind};
-pub use gemm::GemmProblem;
+pub use gemm::{GemmProblem, ProblemOptions};
 pub use grouped::GroupedGemmProblem;
 pub use variants::Problem;

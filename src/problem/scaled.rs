@@ -1,5 +1,6 @@
 //! Block scales: checks scales and zero points of an epilogue against the factors of the product.
 
+use super::check::check_device;
 use super::{Problem, ProblemError};
 use crate::epilogue::{BlockScale, Scaling};
 use crate::operand::{DType, View};
@@ -50,11 +51,7 @@ pub fn scale_view(
         let known = known.join(", ");
         return Err(ProblemError::ScaleType { name, what, dtype: view.dtype, known });
     }
-    let out = problem.out();
-    if view.device != out.device {
-        let (device, out_device) = (view.device, out.device);
-        return Err(ProblemError::MixedDevices { name, device, out_device });
-    }
+    check_device(name, view, problem.out())?;
     let scaled = factor(problem, factor_name);
     let is_a = factor_name == "A";
     let [_, rows, columns] = scaled.shape;

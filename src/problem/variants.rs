@@ -5,7 +5,7 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 
-use super::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, ProblemError};
+use super::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, ProblemError, ProblemOptions};
 use crate::operand::{DType, DeviceId, View};
 
 /// Operands, accumulator type and operation: what a kernel computes.
@@ -19,20 +19,18 @@ pub enum Problem {
 impl Problem {
     /// The operands and their user-visible names, output last.
     pub fn operands(&self) -> Vec<(&'static str, &View)> {
-        match self {
-            Problem::Gemm(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
-            Problem::GroupedGemm(p) => {
-                vec![("A", &p.a), ("B", &p.b), ("offsets", &p.offsets), ("out", &p.out)]
-            }
-            Problem::Elementwise(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
-        }
+        let mut operands: Vec<_> =
+            ["A", "B", "out", "offsets"].into_iter().zip(self.views()).collect();
+        operands[2..].reverse();
+        operands
     }
 
-    /// How many multiprocessors persistent kernels leave to other work.
-    pub fn free_multiprocessors(&self) -> u32 {
+    /// The options; the default ones for an elementwise sum.
+    pub fn options(&self) -> ProblemOptions {
         match self {
-            Problem::Gemm(gemm) => gemm.free_multiprocessors,
-            Problem::GroupedGemm(_) | Problem::Elementwise(_) => 0,
+            Problem::Gemm(p) => p.options,
+            Problem::GroupedGemm(p) => p.options,
+            Problem::Elementwise(_) => ProblemOptions::default(),
         }
     }
 
@@ -87,15 +85,6 @@ impl Problem {
         }
     }
 
-    /// Whether sums of float8 products may keep fewer bits than the accumulator type.
-    pub fn permits_fast_sums(&self) -> bool {
-        match self {
-            Problem::Gemm(p) => p.permits_fast_sums,
-            Problem::GroupedGemm(p) => p.permits_fast_sums,
-            Problem::Elementwise(_) => false,
-        }
-    }
-
     /// The matrix product; [`GroupedGemmProblem::stacked`] for a grouped GEMM, `None` for a sum.
     pub fn product(&self) -> Option<Cow<'_, GemmProblem>> {
         match self {
@@ -120,7 +109,7 @@ impl Problem {
 
     /// Whether any operand has no memory, so that the problem can be compiled for but not run.
     pub fn is_fake(&self) -> bool {
-        self.operands().iter().any(|(_, view)| view.fake)
+        self.views().iter().any(|view| view.fake)
     }
 }
 

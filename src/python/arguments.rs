@@ -8,8 +8,9 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::dtype::{self, PyDType};
 use super::native_arguments::NativeArguments;
 use super::utils::{brief, class_name};
-use crate::operand::View;
-use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
+use crate::problem::{
+    ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem, ProblemOptions,
+};
 
 /// The base of all arguments. A subclass for a kernel written in Python may hold anything.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
@@ -85,43 +86,57 @@ impl RuntimeArguments {
     }
 }
 
-/// Whether `PerformanceControls` permit sums of float8 products with fewer bits.
-fn permits_fast_sums(py: Python<'_>, performance: Option<&Py<PyAny>>) -> PyResult<bool> {
-    let Some(controls) = performance else { return Ok(false) };
-    match controls.bind(py).getattr_opt(intern!(py, "fast_sums"))? {
-        Some(value) => value.extract(),
-        None => Ok(false),
+/// The options in `PerformanceControls`.
+fn options(py: Python<'_>, performance: Option<&Py<PyAny>>) -> PyResult<ProblemOptions> {
+    let mut options = ProblemOptions::default();
+    let Some(controls) = performance.map(|controls| controls.bind(py)) else { return Ok(options) };
+    if let Some(value) = controls.getattr_opt(intern!(py, "fast_sums"))? {
+        options.fast_sums = value.extract()?;
     }
+    if let Some(value) = controls.getattr_opt(intern!(py, "free_multiprocessors"))? {
+        options.free_multiprocessors = value.extract().map_err(|_| {
+            PyValueError::new_err(format!(
+                "free_multiprocessors is {value}; pass an integer that is not negative"
+            ))
+        })?;
+    }
+    Ok(options)
 }
 
-/// How many multiprocessors `PerformanceControls` leave to other work.
-fn free_multiprocessors(py: Python<'_>, performance: Option<&Py<PyAny>>) -> PyResult<u32> {
-    let Some(controls) = performance else { return Ok(0) };
-    let name = intern!(py, "free_multiprocessors");
-    let Some(value) = controls.bind(py).getattr_opt(name)? else { return Ok(0) };
-    value.extract().map_err(|_| {
-        PyValueError::new_err(format!(
-            "free_multiprocessors is {value}; pass an integer that is not negative"
-        ))
-    })
-}
-
-/// A class of arguments, with getters for its operands by their indices.
+/// A class of arguments: its constructor, which makes the unread problem of required parameters
+/// and `performance`, and getters for the operands, by their places among the views.
 macro_rules! arguments {
-    ($class:ident, $doc:literal, [$($operand:ident = $position:literal),*]) => {
+    (
+        $class:ident($($parameter:ident),*), $doc:literal, [$($operand:ident = $position:literal),*],
+        $performance:ident => $unread:expr
+    ) => {
         #[doc = $doc]
         #[pyclass(module = "cutlass_api.arguments", extends = RuntimeArguments, subclass, frozen)]
         pub struct $class;
 
         #[pymethods]
+        #[allow(non_snake_case)]
         impl $class {
+            #[new]
+            #[pyo3(signature = ($($parameter,)* epilogue = None, performance = None))]
+            fn new(
+                $($parameter: &Bound<'_, PyAny>,)*
+                epilogue: Option<Py<PyAny>>,
+                performance: Option<Py<PyAny>>,
+            ) -> PyResult<PyClassInitializer<Self>> {
+                let $performance = performance.as_ref();
+                let unread = $unread;
+                let tensors = [$((stringify!($operand), $operand)),*];
+                let base = RuntimeArguments::of(unread, tensors, epilogue, performance)?;
+                Ok(base.add_subclass($class))
+            }
+
             $(
                 #[doc = concat!(
                     "The operand ", stringify!($operand),
                     ": a DenseTensor, or the ScaledTensor that was passed."
                 )]
                 #[getter($operand)]
-                #[allow(non_snake_case)]
                 fn $operand(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
                     let arguments = native_part(slf);
                     arguments.map(|known| known.operand(slf.py(), $position)).transpose()
@@ -166,15 +181,20 @@ pub fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArgum
 }
 
 arguments!(
-    GemmArguments,
+    GemmArguments(A, B, out, accumulator_type),
     "out = A @ B.\n\nA has shape (M, K), B (K, N), out (M, N); or all three have a leading batch\n\
      dimension L. Any strides. accumulator_type is the dtype of the accumulator. Raises\n\
      ValueError if the shapes do not match, the operands are on different devices, or out is\n\
      read-only.",
-    [A = 0, B = 1, out = 2]
+    [A = 0, B = 1, out = 2],
+    performance => Problem::Gemm(GemmProblem {
+        accumulator: dtype::accumulator_type(accumulator_type)?,
+        options: options(A.py(), performance)?,
+        ..GemmProblem::UNREAD
+    })
 );
 arguments!(
-    GroupedGemmArguments,
+    GroupedGemmArguments(A, B, out, accumulator_type, offsets),
     "One GEMM per group; A stacks the rows of all groups.\n\n\
      A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or (1, TotalM,\n\
      N); offsets is int32 of shape (G,): the end row of each group. Offsets rise from 0 to at\n\
@@ -185,102 +205,17 @@ arguments!(
      No kernel serves B or offsets of another rank, or another number of offsets;\n\
      get_kernels then returns an empty list.\n\n\
      Raises as GemmArguments does.",
-    [A = 0, B = 1, out = 2, offsets = 3]
+    [A = 0, B = 1, out = 2, offsets = 3],
+    performance => Problem::GroupedGemm(GroupedGemmProblem {
+        accumulator: dtype::accumulator_type(accumulator_type)?,
+        options: ProblemOptions { free_multiprocessors: 0, ..options(A.py(), performance)? },
+        ..GroupedGemmProblem::UNREAD
+    })
 );
 arguments!(
-    ElementwiseArguments,
+    ElementwiseArguments(A, B, out),
     "out = A + B, element by element. All three have the same shape, of rank 1 to 3. out may be A\n\
      or B.",
-    [A = 0, B = 1, out = 2]
+    [A = 0, B = 1, out = 2],
+    _performance => Problem::Elementwise(ElementwiseProblem::UNREAD)
 );
-
-#[pymethods]
-impl GemmArguments {
-    #[new]
-    #[pyo3(signature = (A, B, out, accumulator_type, epilogue = None, performance = None))]
-    #[allow(non_snake_case)]
-    fn new(
-        A: &Bound<'_, PyAny>,
-        B: &Bound<'_, PyAny>,
-        out: &Bound<'_, PyAny>,
-        accumulator_type: &Bound<'_, PyAny>,
-        epilogue: Option<Py<PyAny>>,
-        performance: Option<Py<PyAny>>,
-    ) -> PyResult<PyClassInitializer<Self>> {
-        let accumulator = dtype::accumulator_type(accumulator_type)?;
-        let unread = Problem::Gemm(GemmProblem {
-            a: View::UNREAD,
-            b: View::UNREAD,
-            out: View::UNREAD,
-            accumulator,
-            permits_fast_sums: permits_fast_sums(A.py(), performance.as_ref())?,
-            free_multiprocessors: free_multiprocessors(A.py(), performance.as_ref())?,
-        });
-        let base = RuntimeArguments::of(
-            unread,
-            [("A", A), ("B", B), ("out", out)],
-            epilogue,
-            performance,
-        )?;
-        Ok(base.add_subclass(GemmArguments))
-    }
-}
-
-#[pymethods]
-impl GroupedGemmArguments {
-    #[new]
-    #[pyo3(signature = (A, B, out, accumulator_type, offsets, epilogue = None, performance = None))]
-    #[allow(non_snake_case)]
-    fn new(
-        A: &Bound<'_, PyAny>,
-        B: &Bound<'_, PyAny>,
-        out: &Bound<'_, PyAny>,
-        accumulator_type: &Bound<'_, PyAny>,
-        offsets: &Bound<'_, PyAny>,
-        epilogue: Option<Py<PyAny>>,
-        performance: Option<Py<PyAny>>,
-    ) -> PyResult<PyClassInitializer<Self>> {
-        let accumulator = dtype::accumulator_type(accumulator_type)?;
-        let [a, b, of_out, of_offsets] = [View::UNREAD; 4];
-        let permits_fast_sums = permits_fast_sums(A.py(), performance.as_ref())?;
-        let unread = GroupedGemmProblem {
-            a,
-            b,
-            out: of_out,
-            offsets: of_offsets,
-            accumulator,
-            permits_fast_sums,
-        };
-        let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];
-        let base =
-            RuntimeArguments::of(Problem::GroupedGemm(unread), tensors, epilogue, performance)?;
-        Ok(base.add_subclass(GroupedGemmArguments))
-    }
-}
-
-#[pymethods]
-impl ElementwiseArguments {
-    #[new]
-    #[pyo3(signature = (A, B, out, epilogue = None, performance = None))]
-    #[allow(non_snake_case)]
-    fn new(
-        A: &Bound<'_, PyAny>,
-        B: &Bound<'_, PyAny>,
-        out: &Bound<'_, PyAny>,
-        epilogue: Option<Py<PyAny>>,
-        performance: Option<Py<PyAny>>,
-    ) -> PyResult<PyClassInitializer<Self>> {
-        let unread = Problem::Elementwise(ElementwiseProblem {
-            a: View::UNREAD,
-            b: View::UNREAD,
-            out: View::UNREAD,
-        });
-        let base = RuntimeArguments::of(
-            unread,
-            [("A", A), ("B", B), ("out", out)],
-            epilogue,
-            performance,
-        )?;
-        Ok(base.add_subclass(ElementwiseArguments))
-    }
-}

@@ -330,14 +330,7 @@ impl EpilogueArguments {
                 let (depth, of_b) = factor.map_or((1, None), |view| (view.shape[1], Some(view)));
                 let a = input([batch, m, depth]);
                 let b = of_b.map_or(input([batch, 1, n]), |view| View { fake: true, ..view });
-                Problem::Gemm(GemmProblem {
-                    a,
-                    b,
-                    out,
-                    accumulator,
-                    permits_fast_sums: false,
-                    free_multiprocessors: 0,
-                })
+                Problem::Gemm(GemmProblem { a, b, out, accumulator, ..GemmProblem::UNREAD })
             }
         })
     }

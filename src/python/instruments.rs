@@ -10,7 +10,7 @@ use super::artifact::CompiledArtifact;
 use super::kernel::position_of;
 use super::stream::stream_handle;
 use crate::kernel;
-use crate::launch::{self, LaunchPlan, promotion};
+use crate::launch::{self, PreparedLaunch, promotion};
 
 /// Seconds that the host spends on one bare driver launch, the native floor of benchmarks: the
 /// median over `rounds` loops of `launches` driver calls with no other code around them. The stream
@@ -41,9 +41,9 @@ pub fn native_floor(
         ));
     }
     launch::check(kernel, problem, epilogue)?;
-    let plan = LaunchPlan::new(position, problem, epilogue, 0)?;
-    let device = plan.device();
-    let Some(call) = plan.main_call(program.function(device)?) else {
+    let launch = PreparedLaunch::new(position, problem, epilogue, 0, program.clone())?;
+    let device = launch.device();
+    let Some(call) = launch.call() else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
     let _current = device.make_current()?;

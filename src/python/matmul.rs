@@ -67,14 +67,7 @@ impl<'py> Call<'_, 'py> {
         if self.wants_gradient(py)? || has_torch && is_traced(py)? {
             return self.through("cutlass_api.ops");
         }
-        let mut gemm = GemmProblem {
-            a: View::UNREAD,
-            b: View::UNREAD,
-            out: View::UNREAD,
-            accumulator: DType::F32,
-            permits_fast_sums: false,
-            free_multiprocessors: 0,
-        };
+        let mut gemm = GemmProblem::UNREAD;
         let mut read = |a, b| {
             operand::read_into("A", a, &mut gemm.a)
                 .and_then(|()| operand::read_into("B", b, &mut gemm.b))

@@ -21,8 +21,7 @@ use crate::compile::Program;
 use crate::epilogue::BoundEpilogue;
 use crate::kernel::at;
 use crate::launch::{
-    LastLaunch, LaunchError, LaunchPlan, LaunchRequest, PreparedLaunch, check, check_architecture,
-    device_of,
+    LastLaunch, LaunchError, LaunchRequest, PreparedLaunch, check, check_architecture, device_of,
 };
 use crate::problem::Problem;
 
@@ -100,8 +99,8 @@ impl PyPreparedLaunch {
                 check_architecture(program, device)?;
                 py.detach(|| program.load(kernel, device))?;
                 if kernel.workspace_bytes(problem) == 0 {
-                    let plan = LaunchPlan::new(position, problem, native.bound_epilogue(), 0)?;
-                    launch = Some(PreparedLaunch::new(plan, program.clone())?);
+                    let (epilogue, program) = (native.bound_epilogue(), program.clone());
+                    launch = Some(PreparedLaunch::new(position, problem, epilogue, 0, program)?);
                 }
             }
             if stream.is_some() {

@@ -21,7 +21,9 @@ use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
 use crate::kernel as kernels;
 use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchRequest, choices};
 use crate::operand::{self, DType, DeviceId, OnceValue, View};
-use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fuse, rebind};
+use crate::problem::{
+    GemmProblem, GroupedGemmProblem, OperandValue, Problem, ProblemOptions, fuse, rebind,
+};
 use crate::process::drop_unlocked;
 
 /// Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The operators
@@ -64,17 +66,8 @@ pub fn launch_gemm(
         Range::begin(A.py(), "cutlass_api::launch_gemm", inputs)
     });
     let preferred = kernel.map(|name| position_of_name(A.py(), name)).transpose()?.flatten();
-    let call = GemmCall {
-        a: A,
-        b: B,
-        operands,
-        out,
-        epilogue,
-        offsets,
-        accumulator_type,
-        fast_sums,
-        free_multiprocessors,
-    };
+    let options = ProblemOptions { fast_sums, free_multiprocessors };
+    let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type, options };
     call.read(|problem, epilogue| run(A, problem, epilogue, preferred))
 }
 
@@ -94,17 +87,8 @@ pub fn check_gemm(
     offsets: Option<&Bound<'_, PyAny>>,
     fast_sums: bool,
 ) -> PyResult<()> {
-    let call = GemmCall {
-        a: A,
-        b: B,
-        operands,
-        out,
-        epilogue,
-        offsets,
-        accumulator_type: None,
-        fast_sums,
-        free_multiprocessors: 0,
-    };
+    let (accumulator_type, options) = (None, ProblemOptions { fast_sums, ..Default::default() });
+    let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type, options };
     call.read(|problem, epilogue| {
         problem.check()?;
         let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
@@ -122,8 +106,7 @@ struct GemmCall<'a, 'py> {
     epilogue: Option<&'a Bound<'py, PyAny>>,
     offsets: Option<&'a Bound<'py, PyAny>>,
     accumulator_type: Option<&'a Bound<'py, PyAny>>,
-    fast_sums: bool,
-    free_multiprocessors: u32,
+    options: ProblemOptions,
 }
 
 impl GemmCall<'_, '_> {
@@ -152,29 +135,23 @@ impl GemmCall<'_, '_> {
             Some(object) => parse_accumulator(object)?,
             None => natural_accumulator(a.dtype, b.dtype),
         };
-        let permits_fast_sums = self.fast_sums;
+        let options = self.options;
         let problem = match self.offsets {
             Some(offsets) => {
                 let offsets = operand::read("offsets", offsets)?;
+                let options = ProblemOptions { free_multiprocessors: 0, ..options };
                 Problem::GroupedGemm(GroupedGemmProblem {
                     a,
                     b,
                     out,
                     offsets,
                     accumulator,
-                    permits_fast_sums,
+                    options,
                 })
             }
             None => {
                 broadcast(&mut a, &mut b)?;
-                Problem::Gemm(GemmProblem {
-                    a,
-                    b,
-                    out,
-                    accumulator,
-                    permits_fast_sums,
-                    free_multiprocessors: self.free_multiprocessors,
-                })
+                Problem::Gemm(GemmProblem { a, b, out, accumulator, options })
             }
         };
         let Some(graph) = graph else {

@@ -60,14 +60,13 @@ impl PyKernel {
         assume_supported_args: bool,
     ) -> PyResult<()> {
         let Some(position) = slf.get().position else {
-            return run_subclass(
-                slf,
-                args,
-                compiled_artifact,
-                stream,
-                workspace,
-                assume_supported_args,
-            );
+            if !assume_supported_args {
+                let status = slf.call_method1("supports", (args,))?;
+                if !status.is_truthy()? {
+                    return Err(LaunchError::unsupported(status.getattr("error")?).into());
+                }
+            }
+            return run_subclass(slf, args, compiled_artifact, stream, workspace);
         };
         let py = slf.py();
         let Some(native) = native(args)? else {
@@ -177,8 +176,7 @@ pub fn repeat(
     };
     // For unchanged arguments, only torch's float32 precision setting can change the result of
     // `supports`.
-    let is_supported =
-        || native.is_known_supported(kept.launch.plan().position()) && !kept.rounds_to_tf32;
+    let is_supported = || native.is_known_supported(kept.launch.position()) && !kept.rounds_to_tf32;
     let is_same = kept.kernel.is(kernel) && artifact.is_none_or(|artifact| serves(kept, artifact));
     if !is_same || !(assume_supported_args || is_supported()) {
         return None;
@@ -260,21 +258,14 @@ fn usable_workspace(
     Ok((!(assume_supported_args && is_short)).then_some(view))
 }
 
-/// Runs a kernel written in Python.
+/// Runs a kernel written in Python, which supports the arguments.
 fn run_subclass(
     slf: &Bound<'_, PyKernel>,
     args: &Bound<'_, PyAny>,
     compiled_artifact: Option<&Bound<'_, PyAny>>,
     stream: Option<&Bound<'_, PyAny>>,
     workspace: Option<&Bound<'_, PyAny>>,
-    assume_supported_args: bool,
 ) -> PyResult<()> {
-    if !assume_supported_args {
-        let status = slf.call_method1("supports", (args,))?;
-        if !status.is_truthy()? {
-            return Err(LaunchError::unsupported(status.getattr("error")?).into());
-        }
-    }
     let artifact = match compiled_artifact {
         Some(artifact) => artifact.clone(),
         None => slf.call_method1("compile", (args,))?,

@@ -138,7 +138,7 @@ pub unsafe fn multiply_groups(
     problem: &GroupedGemmProblem,
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
-    let GroupedGemmProblem { a, b, out, accumulator, .. } = *problem;
+    let GroupedGemmProblem { a, b, out, accumulator, options, .. } = *problem;
     // SAFETY: guaranteed by the caller.
     let ends = unsafe { read_offsets(problem) }?;
     let starts = std::iter::once(0).chain(ends.iter().copied());
@@ -152,18 +152,9 @@ pub unsafe fn multiply_groups(
         let epilogue = epilogue.map(|bound| bound.map_unscaled_views(rows));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
         unsafe {
-            multiply_at(
-                &GemmProblem {
-                    a: rows(&a),
-                    b,
-                    out: rows(&out),
-                    accumulator,
-                    permits_fast_sums: false,
-                    free_multiprocessors: 0,
-                },
-                epilogue.as_ref(),
-                Origin { row: start, group: group as i64 },
-            )
+            let product = GemmProblem { a: rows(&a), b, out: rows(&out), accumulator, options };
+            let origin = Origin { row: start, group: group as i64 };
+            multiply_at(&product, epilogue.as_ref(), origin)
         }
     })
 }

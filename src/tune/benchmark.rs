@@ -11,7 +11,7 @@ use crate::compile::Program;
 use crate::driver::{Device, DriverError, Memory, Recording, Stream};
 use crate::epilogue::{BoundEpilogue, Epilogue};
 use crate::kernel;
-use crate::launch::{LaunchError, LaunchPlan, check, check_architecture, device_of};
+use crate::launch::{LaunchError, PreparedLaunch, check, check_architecture, device_of};
 use crate::problem::Problem;
 
 /// Copies of a problem's operands, and the stream that launches on them.
@@ -104,35 +104,37 @@ impl Benchmark {
     pub fn record(
         self: &Arc<Benchmark>,
         position: usize,
-        program: &Program,
+        program: &Arc<Program>,
     ) -> Result<TimedKernel, TuneError> {
         let (device, kernel) = (self.device, kernel::at(position));
         check_architecture(program, device)?;
         let bytes = kernel.workspace_bytes(&self.problem);
         let workspace = (bytes > 0).then(|| Memory::allocate(device, bytes)).transpose()?;
         let address = workspace.as_ref().map_or(0, Memory::address);
-        let plan = |operands: &Operands<Memory>| -> Result<LaunchPlan, LaunchError> {
+        let prepare = |operands: &Operands<Memory>| -> Result<PreparedLaunch, LaunchError> {
             let (problem, epilogue) = (&operands.problem, operands.epilogue.as_ref());
             check(kernel, problem, epilogue)?;
-            LaunchPlan::new(position, problem, epilogue, address)
+            PreparedLaunch::new(position, problem, epilogue, address, program.clone())
         };
-        let plans = self.sets.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+        let launches = self.sets.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
         program.load(kernel, device)?;
         let stream = self.stream.lock();
-        let enqueue = |plans: &[LaunchPlan]| -> Result<(), DriverError> {
-            // SAFETY: the program is the kernel's. Operands and workspace live as long as the
-            // `TimedKernel`; `Check::run` holds its own until the launch has completed.
-            plans.iter().try_for_each(|plan| unsafe { plan.enqueue(program, stream.handle()) })
+        let enqueue = |launches: &[PreparedLaunch]| -> Result<(), DriverError> {
+            // SAFETY: operands and workspace live as long as the `TimedKernel`; `Check::run` holds
+            // its own until the launch has completed.
+            launches
+                .iter()
+                .try_for_each(|launch| unsafe { launch.enqueue_kernels(stream.handle()) })
         };
         if let Some(check) = &self.check {
-            check.run(&stream, |operands| Ok(enqueue(&[plan(operands)?])?))?;
+            check.run(&stream, |operands| Ok(enqueue(&[prepare(operands)?])?))?;
         }
         // A kernel that fails fails here, not in a graph.
-        enqueue(&plans)?;
+        enqueue(&launches)?;
         stream.synchronize()?;
-        let recording = Recording::of(&stream, || enqueue(&plans))?;
+        let recording = Recording::of(&stream, || enqueue(&launches))?;
         drop(stream);
         let memory = Box::new((self.clone(), workspace));
-        Ok(TimedKernel::new(recording, &self.stream, plans.len(), memory))
+        Ok(TimedKernel::new(recording, &self.stream, launches.len(), memory))
     }
 }

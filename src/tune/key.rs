@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::epilogue::Epilogue;
 use crate::kernel::Operation;
 use crate::operand::{DType, View};
-use crate::problem::Problem;
+use crate::problem::{Problem, ProblemOptions};
 
 /// Batch, M, N and K. For a grouped GEMM: groups, rows of all groups, N and K.
 pub type Extents = [i64; 4];
@@ -67,7 +67,7 @@ pub fn key(
     let mut text = String::with_capacity(128);
     let [batch, m, n, k] = extents;
     let operation = Operation::of(problem).name();
-    let free = problem.free_multiprocessors();
+    let ProblemOptions { fast_sums, free_multiprocessors: free } = problem.options();
     let accumulator = problem.accumulator();
     // Writing to a String cannot fail.
     let _ = write!(text, "{name} {operation} {batch}x{m}x{n}x{k}");
@@ -76,7 +76,7 @@ pub fn key(
         let _ = write!(text, " {}{order}{alignment}", view.dtype.short_name());
     }
     let _ = write!(text, " sums {}", accumulator.short_name());
-    if problem.permits_fast_sums() {
+    if fast_sums {
         text.push_str(" fast");
     }
     if free > 0 {
@@ -120,8 +120,7 @@ mod tests {
             b: view(k, n, [0, 1, k]),
             out: view(m, n, [0, n, 1]),
             accumulator: DType::F32,
-            permits_fast_sums: false,
-            free_multiprocessors: 0,
+            ..GemmProblem::UNREAD
         })
     }
 
@@ -152,12 +151,12 @@ mod tests {
         assert_ne!(rounded(&aligned), rounded(&other));
         let mut fast = aligned;
         if let Problem::Gemm(gemm) = &mut fast {
-            gemm.permits_fast_sums = true;
+            gemm.options.fast_sums = true;
         }
         assert_ne!(rounded(&aligned), rounded(&fast));
         let mut shared = aligned;
         if let Problem::Gemm(gemm) = &mut shared {
-            gemm.free_multiprocessors = 16;
+            gemm.options.free_multiprocessors = 16;
         }
         assert_ne!(rounded(&aligned), rounded(&shared));
         let mut float = aligned;

@@ -85,7 +85,7 @@ pub fn placed(
     const FITTED_TILE_END: f64 = 0.5e-6;
     const FITTED_SUM_END: f64 = 27.7e-9;
     // The hardware places CTAs GPC by GPC only if no other grid runs.
-    if problem.free_multiprocessors > 0 {
+    if problem.options.free_multiprocessors > 0 {
         return None;
     }
     let placement = config.placement(problem, grid, ctas_per_sm, multiprocessors)?;

@@ -4,7 +4,9 @@ use super::cost::query::CostQuery;
 use super::*;
 use crate::operand::DType::{Bf16, F16, F32};
 use crate::operand::{DType, DeviceId, View};
-use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
+use crate::problem::{
+    ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem, ProblemOptions,
+};
 
 mod exact;
 mod explain;
@@ -373,7 +375,8 @@ fn persistent_kernels_leave_multiprocessors_free() {
     let layout = Layout::all().next().expect("there are layouts");
     let problem = gemm(F16, 8192, 8192, 8192, layout);
     let Problem::Gemm(plain) = problem else { unreachable!() };
-    let shared = Problem::Gemm(GemmProblem { free_multiprocessors: 32, ..plain });
+    let options = ProblemOptions { free_multiprocessors: 32, ..plain.options };
+    let shared = Problem::Gemm(GemmProblem { options, ..plain });
     let mut persistent = 0;
     for position in ranked(&problem, H100, false) {
         let kernel = &all()[position];
