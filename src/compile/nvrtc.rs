@@ -259,19 +259,14 @@ impl Functions {
             CString::new(text)
                 .map_err(|_| Failure::Program("the source contains a NUL character".to_owned()))
         };
-        let c_strings = |texts: &[String]| {
-            texts.iter().map(|text| c_string(text)).collect::<Result<Vec<_>, _>>()
+        let c_strings = |texts: &mut dyn Iterator<Item = &str>| {
+            texts.map(c_string).collect::<Result<Vec<_>, _>>()
         };
         let (text, file) = (c_string(task.text)?, c_string(task.file)?);
-        let headers = embedded::HEADERS
-            .iter()
-            .map(|(name, _)| c_string(name))
-            .collect::<Result<Vec<_>, _>>()?;
-        let contents = embedded::HEADERS
-            .iter()
-            .map(|(_, text)| c_string(text))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (mut options, names) = (c_strings(task.options)?, c_strings(task.names)?);
+        let headers = c_strings(&mut embedded::HEADERS.iter().map(|(name, _)| *name))?;
+        let contents = c_strings(&mut embedded::HEADERS.iter().map(|(_, text)| *text))?;
+        let mut options = c_strings(&mut task.options.iter().map(String::as_str))?;
+        let names = c_strings(&mut task.names.iter().map(String::as_str))?;
         options.push(c_string(REPORT)?);
         let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
         let (headers, contents, options) =
@@ -292,10 +287,8 @@ impl Functions {
             self.check("nvrtcCreateProgram", created)?;
             let guard = ProgramGuard { functions: self, program };
             for name in &names {
-                self.check(
-                    "nvrtcAddNameExpression",
-                    (self.add_name)(guard.program, name.as_ptr()),
-                )?;
+                let added = (self.add_name)(guard.program, name.as_ptr());
+                self.check("nvrtcAddNameExpression", added)?;
             }
             let compiled = (self.compile)(guard.program, options.len() as c_int, options.as_ptr());
             let log = self.fetch("nvrtcGetProgramLog", guard.program, self.log_size, self.log);

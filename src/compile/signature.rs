@@ -363,8 +363,14 @@ mod tests {
         format!("_Z17rutlass_signatureIPFv{parameters}ELb1ELb1EE")
     }
 
-    fn one(lowered: &str) -> Parameter {
-        parse(lowered).unwrap().remove(0)
+    /// The dtypes, alignment and name of a pointer's elements, and whether they are constant.
+    fn elements(parameter: &Parameter) -> (&[DType], u64, &str, bool) {
+        match parameter {
+            Parameter::Pointer { to: Pointee::Elements { dtypes, alignment, name }, constant } => {
+                (dtypes, *alignment, name, *constant)
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Names from NVRTC 13.0.
@@ -372,37 +378,16 @@ mod tests {
     fn mangled_names_are_parsed() {
         let all = parse(&lowered("PKfPfS1_xmbPK6float4PvP6__halfPKS7_f")).unwrap();
         assert_eq!(all.len(), 11);
-        let floats = |constant| Parameter::Pointer {
-            to: Pointee::Elements {
-                dtypes: vec![DType::F32],
-                alignment: 4,
-                name: "float32".to_owned(),
-            },
-            constant,
-        };
-        assert_eq!(all[..3], [floats(true), floats(false), floats(true)]);
+        for (parameter, constant) in all.iter().zip([true, false, true]) {
+            assert_eq!(elements(parameter), (&[DType::F32][..], 4, "float32", constant));
+        }
         assert_eq!(all[3], Parameter::Number(ScalarType::Signed { bytes: 8 }));
         assert_eq!(all[4], Parameter::Number(ScalarType::Unsigned { bytes: 8 }));
         assert_eq!(all[5], Parameter::Number(ScalarType::Bool));
-        let Parameter::Pointer {
-            to: Pointee::Elements { dtypes, alignment, name },
-            constant: true,
-        } = &all[6]
-        else {
-            panic!("{:?}", all[6]);
-        };
-        assert_eq!(
-            (dtypes.as_slice(), *alignment, name.as_str()),
-            ([DType::F32].as_slice(), 16, "float4")
-        );
+        assert_eq!(elements(&all[6]), (&[DType::F32][..], 16, "float4", true));
         assert_eq!(all[7], Parameter::Pointer { to: Pointee::Any, constant: false });
         for (at, constant) in [(8, false), (9, true)] {
-            let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, constant: is } =
-                &all[at]
-            else {
-                panic!("{:?}", all[at]);
-            };
-            assert_eq!((dtypes.as_slice(), *is), ([DType::F16].as_slice(), constant));
+            assert_eq!(elements(&all[at]), (&[DType::F16][..], 2, "__half", constant));
         }
         assert_eq!(all[10], Parameter::Number(ScalarType::F32));
         assert!(parse(&lowered("v")).unwrap().is_empty());
@@ -414,10 +399,7 @@ mod tests {
         // float*).
         let all = parse(&lowered("PVKfPiS2_")).unwrap();
         assert_eq!(all[1], all[2]);
-        let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } = &all[2] else {
-            panic!("{all:?}")
-        };
-        assert_eq!(dtypes, &[DType::I32]);
+        assert_eq!(elements(&all[2]).0, [DType::I32]);
         let all = parse(&lowered("PVKfS1_")).unwrap();
         assert_eq!(all[0], all[1]);
     }
@@ -438,12 +420,10 @@ mod tests {
             ("e5m2", "float8_e5m2"),
         ] {
             let mangled = format!("P{}{name}", name.len());
-            let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } =
-                one(&lowered(&mangled))
-            else {
-                panic!("{name}");
-            };
-            assert_eq!(dtypes, [DType::describe(dtype)]);
+            assert_eq!(
+                elements(&parse(&lowered(&mangled)).unwrap()[0]).0,
+                [DType::describe(dtype)]
+            );
             let refused = parse(&lowered(&mangled).replace("ELb1ELb1", "ELb0ELb1")).unwrap_err();
             assert!(refused.contains(&format!("own class {name}, not")), "{refused}");
         }
@@ -470,12 +450,8 @@ mod tests {
         for (class, expected) in
             [("6float2", 8), ("6float3", 4), ("7double4", 16), ("5uint4", 16), ("7__half2", 4)]
         {
-            let Parameter::Pointer { to: Pointee::Elements { alignment, .. }, .. } =
-                one(&lowered(&format!("P{class}")))
-            else {
-                panic!("{class}");
-            };
-            assert_eq!(alignment, expected, "{class}");
+            let all = parse(&lowered(&format!("P{class}"))).unwrap();
+            assert_eq!(elements(&all[0]).1, expected, "{class}");
         }
     }
 }

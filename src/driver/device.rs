@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUmemoryPool};
 
 use super::DriverError;
-use super::error::check;
+use super::error::call;
 use crate::process::delay_forks;
 
 /// One CUDA device. Its primary context is retained for the life of the process.
@@ -100,9 +100,9 @@ fn start() -> Result<i32, DriverError> {
         if !sys::is_culib_present() {
             return Err(DriverError::NotFound);
         }
-        check("cuInit", sys::cuInit(0))?;
+        call!(sys::cuInit(0))?;
         let mut version = 0;
-        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+        call!(sys::cuDriverGetVersion(&mut version))?;
         // CUDA 12.0 introduced context-independent libraries (cuLibraryLoadData).
         if version < 12000 {
             return Err(DriverError::TooOld { major: version / 1000, minor: version % 1000 / 10 });
@@ -156,7 +156,7 @@ impl Device {
         initialize()?;
         let mut count = 0;
         // SAFETY: the pointer is to a local.
-        unsafe { check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))? };
+        unsafe { call!(sys::cuDeviceGetCount(&mut count))? };
         Ok(count)
     }
 
@@ -169,17 +169,13 @@ impl Device {
         let (mut handle, mut context) = (0, std::ptr::null_mut());
         // SAFETY: the pointers are to locals that outlive the calls.
         unsafe {
-            check("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal))?;
+            call!(sys::cuDeviceGet(&mut handle, ordinal))?;
             let mut name = [0 as c_char; 256];
-            let named = sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, handle);
-            check("cuDeviceGetName", named)?;
+            call!(sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, handle))?;
             let name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
             let attribute = |which| {
                 let mut value = 0;
-                check(
-                    "cuDeviceGetAttribute",
-                    sys::cuDeviceGetAttribute(&mut value, which, handle),
-                )?;
+                call!(sys::cuDeviceGetAttribute(&mut value, which, handle))?;
                 Ok::<u32, DriverError>(value as u32)
             };
             let major =
@@ -189,7 +185,7 @@ impl Device {
             let multiprocessors =
                 attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
             let attributes = Attributes::read(attribute)?;
-            check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
+            call!(sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
             let pool = Mutex::new(None);
             Ok(Device {
                 ordinal,
@@ -220,11 +216,11 @@ impl Device {
         let mut current = std::ptr::null_mut();
         // SAFETY: the pointer is to a local; the context is retained for the life of the process.
         unsafe {
-            check("cuCtxGetCurrent", sys::cuCtxGetCurrent(&mut current))?;
+            call!(sys::cuCtxGetCurrent(&mut current))?;
             if current == self.context {
                 return Ok(ContextGuard { pushed: false });
             }
-            check("cuCtxPushCurrent", sys::cuCtxPushCurrent_v2(self.context))?;
+            call!(sys::cuCtxPushCurrent_v2(self.context))?;
         }
         Ok(ContextGuard { pushed: true })
     }
@@ -233,7 +229,7 @@ impl Device {
     pub fn synchronize(&self, stream: u64) -> Result<(), DriverError> {
         let _current = self.make_current()?;
         // SAFETY: the user passed the handle as a stream; the driver rejects unknown handles.
-        unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(stream as sys::CUstream)) }
+        unsafe { call!(sys::cuStreamSynchronize(stream as sys::CUstream)) }
     }
 
     /// Waits until all work on this device's primary context has completed. Fails during a stream
@@ -241,7 +237,7 @@ impl Device {
     pub fn synchronize_all(&self) -> Result<(), DriverError> {
         let _current = self.make_current()?;
         // SAFETY: takes no arguments.
-        unsafe { check("cuCtxSynchronize", sys::cuCtxSynchronize()) }
+        unsafe { call!(sys::cuCtxSynchronize()) }
     }
 
     /// Creates the pool that `allocate` uses. A pool cannot be created during stream capture.
@@ -257,13 +253,12 @@ impl Device {
         let mut address = 0;
         // SAFETY: the pool lives as long as the process; the pointer is to a local.
         unsafe {
-            let result = sys::cuMemAllocFromPoolAsync(
+            call!(sys::cuMemAllocFromPoolAsync(
                 &mut address,
                 bytes as usize,
                 pool,
                 stream as sys::CUstream,
-            );
-            check("cuMemAllocFromPoolAsync", result)?;
+            ))?;
         }
         Ok(PoolMemory { address, stream, _current: current })
     }
@@ -287,15 +282,11 @@ impl Device {
             properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
             properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
             properties.location.id = self.handle;
-            check("cuMemPoolCreate", sys::cuMemPoolCreate(&mut created, &properties))?;
+            call!(sys::cuMemPoolCreate(&mut created, &properties))?;
             let mut keep = POOL_KEEPS_BYTES;
             let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            let set = sys::cuMemPoolSetAttribute(
-                created,
-                attribute,
-                std::ptr::from_mut(&mut keep).cast(),
-            );
-            if let Err(error) = check("cuMemPoolSetAttribute", set) {
+            let keep = std::ptr::from_mut(&mut keep).cast();
+            if let Err(error) = call!(sys::cuMemPoolSetAttribute(created, attribute, keep)) {
                 sys::cuMemPoolDestroy(created);
                 return Err(error);
             }
@@ -312,9 +303,7 @@ impl Device {
         }
         let mut context = std::ptr::null_mut();
         // SAFETY: the user passed the handle as a stream; the driver rejects unknown handles.
-        unsafe {
-            check("cuStreamGetCtx", sys::cuStreamGetCtx(stream as sys::CUstream, &mut context))?
-        };
+        unsafe { call!(sys::cuStreamGetCtx(stream as sys::CUstream, &mut context))? };
         Ok(context == self.context)
     }
 }
@@ -341,8 +330,7 @@ impl PoolMemory {
     /// Frees the memory in stream order.
     pub fn free(self) -> Result<(), DriverError> {
         // SAFETY: `self` owns the memory and is consumed.
-        let freed = unsafe { sys::cuMemFreeAsync(self.address, self.stream as sys::CUstream) };
-        check("cuMemFreeAsync", freed)
+        unsafe { call!(sys::cuMemFreeAsync(self.address, self.stream as sys::CUstream)) }
     }
 }
 

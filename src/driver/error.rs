@@ -99,6 +99,14 @@ impl DriverError {
     }
 }
 
+/// Calls the driver. An error names the call.
+macro_rules! call {
+    (sys::$function:ident($($argument:expr),* $(,)?)) => {
+        $crate::driver::error::check(stringify!($function), sys::$function($($argument),*))
+    };
+}
+pub(super) use call;
+
 /// Converts the result of a driver call.
 #[inline(always)]
 pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DriverError> {
@@ -120,7 +128,7 @@ fn failed(call: &'static str, result: CUresult) -> DriverError {
         }
     };
     DriverError::Call {
-        call,
+        call: call.trim_end_matches("_v2"),
         name: describe(sys::cuGetErrorName),
         text: describe(sys::cuGetErrorString),
     }

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
 };
 
 use super::device::is_default_stream;
-use super::error::check;
+use super::error::{call, check};
 use super::{Device, DriverError, EncodedTensorMap};
 
 /// A cubin loaded with `cuLibraryLoadData`, and its kernel. Serves every device of its
@@ -253,7 +253,7 @@ impl Library {
         // copies it before it returns.
         unsafe {
             let code = cubin.as_ptr().cast::<c_void>();
-            let loaded = sys::cuLibraryLoadData(
+            call!(sys::cuLibraryLoadData(
                 &mut library,
                 code,
                 none,
@@ -262,10 +262,9 @@ impl Library {
                 none.cast(),
                 none.cast(),
                 0,
-            );
-            check("cuLibraryLoadData", loaded)?;
-            let found = sys::cuLibraryGetKernel(&mut kernel, library, entry.as_ptr());
-            if let Err(error) = check("cuLibraryGetKernel", found) {
+            ))?;
+            let entry = entry.as_ptr();
+            if let Err(error) = call!(sys::cuLibraryGetKernel(&mut kernel, library, entry)) {
                 sys::cuLibraryUnload(library);
                 return Err(error);
             }
@@ -287,14 +286,9 @@ impl Library {
         // SAFETY: the kernel lives as long as `self`; the pointer is to a local.
         unsafe {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let set = sys::cuKernelSetAttribute(
-                attribute,
-                self.shared_bytes as i32,
-                self.kernel,
-                device.handle,
-            );
-            check("cuKernelSetAttribute", set)?;
-            check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, self.kernel))?;
+            let bytes = self.shared_bytes as i32;
+            call!(sys::cuKernelSetAttribute(attribute, bytes, self.kernel, device.handle))?;
+            call!(sys::cuKernelGetFunction(&mut function, self.kernel))?;
         }
         if let Some(known) = known {
             known.store(function, Ordering::Release);

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{
 };
 
 use super::DriverError;
-use super::error::check;
+use super::error::call;
 
 /// A tensor map in the driver's encoding, as a kernel takes it.
 #[repr(C, align(64))]
@@ -56,7 +56,7 @@ impl EncodedTensorMap {
         // SAFETY: the driver reads the extents, strides and box of `rank` dimensions and writes the
         // map. It does not access the address.
         unsafe {
-            let result = sys::cuTensorMapEncodeTiled(
+            call!(sys::cuTensorMapEncodeTiled(
                 &mut map,
                 data_type,
                 rank as u32,
@@ -69,8 +69,7 @@ impl EncodedTensorMap {
                 swizzle,
                 l2_promotion,
                 CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            );
-            check("cuTensorMapEncodeTiled", result)?;
+            ))?;
         }
         Ok(EncodedTensorMap(map.opaque))
     }
@@ -84,8 +83,7 @@ impl EncodedTensorMap {
     pub fn move_to(&mut self, address: u64) -> Result<(), DriverError> {
         let mut map = CUtensorMap { opaque: self.0 };
         // SAFETY: the driver updates a map that it has encoded. It does not access the address.
-        let result = unsafe { sys::cuTensorMapReplaceAddress(&mut map, address as *mut _) };
-        check("cuTensorMapReplaceAddress", result)?;
+        unsafe { call!(sys::cuTensorMapReplaceAddress(&mut map, address as *mut _)) }?;
         self.0 = map.opaque;
         Ok(())
     }

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
     CUstreamCaptureMode,
 };
 
-use super::error::check;
+use super::error::{call, check};
 use super::{Device, DriverError};
 
 /// A stream that does not synchronize with the default stream.
@@ -29,7 +29,7 @@ impl Stream {
         let _current = device.make_current()?;
         let mut handle = null_mut();
         // SAFETY: the pointer is to a local.
-        unsafe { check("cuStreamCreate", sys::cuStreamCreate(&mut handle, NON_BLOCKING))? };
+        unsafe { call!(sys::cuStreamCreate(&mut handle, NON_BLOCKING))? };
         Ok(Stream { device, handle })
     }
 
@@ -58,13 +58,10 @@ impl Stream {
         // SAFETY: guaranteed by the caller; each context is that of its address.
         unsafe {
             if source.ordinal == self.device.ordinal {
-                let result = sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.handle);
-                return check("cuMemcpyDtoDAsync", result);
+                return call!(sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.handle));
             }
             let (to_context, from_context) = (self.device.context, source.context);
-            let result =
-                sys::cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, self.handle);
-            check("cuMemcpyPeerAsync", result)
+            call!(sys::cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, self.handle))
         }
     }
 
@@ -87,8 +84,7 @@ impl Stream {
             let (to, bytes) = (to.as_mut_ptr().cast(), bytes as usize);
             // SAFETY: `to` has the bytes and outlives the copy, which ends before this function
             // does; the source is guaranteed by the caller.
-            let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.handle) };
-            check("cuMemcpyDtoHAsync", result)?;
+            unsafe { call!(sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.handle)) }?;
         }
         self.synchronize()
     }
@@ -100,10 +96,7 @@ impl Stream {
     pub unsafe fn fill(&self, address: u64, byte: u8, bytes: u64) -> Result<(), DriverError> {
         let _current = self.device.make_current()?;
         // SAFETY: guaranteed by the caller.
-        unsafe {
-            let result = sys::cuMemsetD8Async(address, byte, bytes as usize, self.handle);
-            check("cuMemsetD8Async", result)
-        }
+        unsafe { call!(sys::cuMemsetD8Async(address, byte, bytes as usize, self.handle)) }
     }
 
     pub fn synchronize(&self) -> Result<(), DriverError> {
@@ -130,7 +123,7 @@ impl Memory {
         let _current = device.make_current()?;
         let mut address = 0;
         // SAFETY: the pointer is to a local. The driver refuses 0 bytes.
-        unsafe { check("cuMemAlloc", sys::cuMemAlloc_v2(&mut address, bytes.max(1) as usize))? };
+        unsafe { call!(sys::cuMemAlloc_v2(&mut address, bytes.max(1) as usize))? };
         Ok(Memory { device, address })
     }
 
@@ -174,16 +167,14 @@ impl Recording {
         let mut new = Recording { device, graph, executable, events };
         // SAFETY: the pointers are to fields of a local; each handle is used after its creation.
         unsafe {
-            let begun = sys::cuStreamBeginCapture_v2(stream.handle, MODE);
-            check("cuStreamBeginCapture", begun)?;
+            call!(sys::cuStreamBeginCapture_v2(stream.handle, MODE))?;
             let done = work();
-            let ended = sys::cuStreamEndCapture(stream.handle, &mut new.graph);
+            let ended = call!(sys::cuStreamEndCapture(stream.handle, &mut new.graph));
             done?;
-            check("cuStreamEndCapture", ended)?;
-            let result = sys::cuGraphInstantiateWithFlags(&mut new.executable, new.graph, 0);
-            check("cuGraphInstantiate", result)?;
+            ended?;
+            call!(sys::cuGraphInstantiateWithFlags(&mut new.executable, new.graph, 0))?;
             for event in &mut new.events {
-                check("cuEventCreate", sys::cuEventCreate(event, 0))?;
+                call!(sys::cuEventCreate(event, 0))?;
             }
         }
         Ok(new)
@@ -199,15 +190,14 @@ impl Recording {
         let mut milliseconds = 0.0;
         // SAFETY: `self` owns graph and events; the pointer is to a local.
         unsafe {
-            check("cuEventRecord", sys::cuEventRecord(begin, stream.handle))?;
+            call!(sys::cuEventRecord(begin, stream.handle))?;
             for _ in 0..replays {
-                check("cuGraphLaunch", sys::cuGraphLaunch(self.executable, stream.handle))?;
+                call!(sys::cuGraphLaunch(self.executable, stream.handle))?;
             }
-            check("cuEventRecord", sys::cuEventRecord(end, stream.handle))?;
-            check("cuEventSynchronize", sys::cuEventSynchronize(end))?;
+            call!(sys::cuEventRecord(end, stream.handle))?;
+            call!(sys::cuEventSynchronize(end))?;
             if let Some(elapsed_time) = elapsed_time()? {
-                let elapsed = elapsed_time(&mut milliseconds, begin, end);
-                check("cuEventElapsedTime", elapsed)?;
+                check("cuEventElapsedTime", elapsed_time(&mut milliseconds, begin, end))?;
             }
         }
         Ok(f64::from(milliseconds) * 1e-3)
@@ -226,8 +216,7 @@ fn elapsed_time() -> Result<ElapsedTime, DriverError> {
     // has this type.
     unsafe {
         let name = c"cuEventElapsedTime".as_ptr();
-        let result = sys::cuGetProcAddress_v2(name, &mut function, CUDA, 0, &mut status);
-        check("cuGetProcAddress", result)?;
+        call!(sys::cuGetProcAddress_v2(name, &mut function, CUDA, 0, &mut status))?;
         Ok(std::mem::transmute::<*mut c_void, ElapsedTime>(function))
     }
 }

@@ -13,83 +13,71 @@ use crate::kernel::{self, Estimate};
 
 /// The terms of the cost model for one kernel and one problem. Terms overlap in time, so they do
 /// not add up to `total_seconds`.
-#[pyclass(name = "Estimate", module = "cutlass_api", frozen)]
-pub struct PyEstimate(Estimate);
+#[pyclass(name = "Estimate", module = "cutlass_api", frozen, get_all)]
+pub struct PyEstimate {
+    /// Rounds of CTAs (clusters, for sm90) over the chip.
+    waves: f64,
+    /// Bytes that move between device memory and the chip.
+    bytes: f64,
+    /// Seconds of arithmetic.
+    arithmetic_seconds: f64,
+    /// Seconds of device memory traffic.
+    memory_seconds: f64,
+    /// Seconds of loads from the L2 cache.
+    cache_seconds: f64,
+    /// Seconds of the launch, of packing, of tile stores, and of the exchange of partial sums.
+    launch_seconds: f64,
+    /// Seconds of the kernel: `get_kernels` ranks by this number.
+    total_seconds: f64,
+}
 
 #[pymethods]
 impl PyEstimate {
-    /// Rounds of CTAs (clusters, for sm90) over the chip.
-    #[getter]
-    fn waves(&self) -> f64 {
-        self.0.waves
-    }
-
-    /// Bytes that move between device memory and the chip.
-    #[getter]
-    fn bytes(&self) -> f64 {
-        self.0.bytes
-    }
-
-    /// Seconds of arithmetic.
-    #[getter]
-    fn arithmetic_seconds(&self) -> f64 {
-        self.0.arithmetic_seconds
-    }
-
-    /// Seconds of device memory traffic.
-    #[getter]
-    fn memory_seconds(&self) -> f64 {
-        self.0.memory_seconds
-    }
-
-    /// Seconds of loads from the L2 cache.
-    #[getter]
-    fn cache_seconds(&self) -> f64 {
-        self.0.cache_seconds
-    }
-
-    /// Seconds of the launch, of packing, of tile stores, and of the exchange of partial sums.
-    #[getter]
-    fn launch_seconds(&self) -> f64 {
-        self.0.launch_seconds
-    }
-
-    /// Seconds of the kernel: `get_kernels` ranks by this number.
-    #[getter]
-    fn total_seconds(&self) -> f64 {
-        self.0.total_seconds
-    }
-
     fn __repr__(&self) -> String {
-        let Estimate { waves, bytes, total_seconds, .. } = self.0;
-        let [arithmetic, memory, cache, launch] = [
-            self.0.arithmetic_seconds,
-            self.0.memory_seconds,
-            self.0.cache_seconds,
-            self.0.launch_seconds,
-        ];
         format!(
-            "Estimate(total_seconds={total_seconds:.3e}, arithmetic_seconds={arithmetic:.3e}, \
-             memory_seconds={memory:.3e}, cache_seconds={cache:.3e}, \
-             launch_seconds={launch:.3e}, waves={waves:.2}, bytes={bytes:.0})"
+            "Estimate(total_seconds={:.3e}, arithmetic_seconds={:.3e}, memory_seconds={:.3e}, \
+             cache_seconds={:.3e}, launch_seconds={:.3e}, waves={:.2}, bytes={:.0})",
+            self.total_seconds,
+            self.arithmetic_seconds,
+            self.memory_seconds,
+            self.cache_seconds,
+            self.launch_seconds,
+            self.waves,
+            self.bytes
         )
     }
 
     /// The terms as a table in HTML, for notebooks.
     fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let terms = [
-            ("total", self.0.total_seconds),
-            ("arithmetic", self.0.arithmetic_seconds),
-            ("memory", self.0.memory_seconds),
-            ("cache", self.0.cache_seconds),
-            ("launch", self.0.launch_seconds),
+            ("total", self.total_seconds),
+            ("arithmetic", self.arithmetic_seconds),
+            ("memory", self.memory_seconds),
+            ("cache", self.cache_seconds),
+            ("launch", self.launch_seconds),
         ];
         let row = |(name, seconds): (&str, f64)| (name.to_owned(), format!("{:.2}", 1e6 * seconds));
         let rows: Vec<_> = terms.into_iter().map(row).collect();
         let (titles, total) = (("term", "us, estimated"), rows.len());
-        let caption = format!("{:.2} waves, {:.0} bytes", self.0.waves, self.0.bytes);
+        let caption = format!("{:.2} waves, {:.0} bytes", self.waves, self.bytes);
         let table = py.import("cutlass_api._tables")?.getattr("html_table")?;
         table.call1((titles, rows, total, caption))
+    }
+}
+
+impl From<Estimate> for PyEstimate {
+    fn from(estimate: Estimate) -> PyEstimate {
+        let Estimate { waves, bytes, arithmetic_seconds, memory_seconds, .. } = estimate;
+        let Estimate { cache_seconds, launch_seconds, total_seconds, .. } = estimate;
+        PyEstimate {
+            waves,
+            bytes,
+            arithmetic_seconds,
+            memory_seconds,
+            cache_seconds,
+            launch_seconds,
+            total_seconds,
+        }
     }
 }
 
@@ -134,7 +122,7 @@ impl PyKernel {
         }
         let estimate = kernel.estimate(&problem, target);
         match estimate.is_known() {
-            true => Ok(PyEstimate(estimate)),
+            true => Ok(estimate.into()),
             false => Err(PyValueError::new_err(format!(
                 "no cost model covers {} on these arguments",
                 kernel.name()

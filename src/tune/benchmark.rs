@@ -8,7 +8,7 @@ use super::error::TuneError;
 use super::operands::{Operands, span, views};
 use super::timed::{TimedKernel, TimingStream, sets};
 use crate::compile::Program;
-use crate::driver::{Device, DriverError, Memory, Recording, Stream};
+use crate::driver::{Device, Memory, Stream};
 use crate::epilogue::{BoundEpilogue, Epilogue};
 use crate::kernel;
 use crate::launch::{LaunchError, PreparedLaunch, check, check_architecture, device_of};
@@ -57,26 +57,19 @@ impl Benchmark {
                 "an operand is a FakeTensor, which has no memory; tune with real tensors",
             )));
         }
-        let count = sets(device, views.iter().map(|view| span(view)).sum());
+        let bytes = views.iter().map(|view| span(view)).sum();
         // The operands may still be computed on other streams.
         source.synchronize_all()?;
         let stream = Stream::new(device)?;
-        let first = Operands::copy(&stream, source, problem, epilogue)?;
+        let copy = || Operands::copy(&stream, source, problem, epilogue);
+        let first = copy()?;
         let check = check
             .map(|CheckOptions { tolerance, allows_tf32 }| {
                 let Operands { problem, epilogue, .. } = &first;
                 Check::new(&stream, problem, epilogue.as_ref(), tolerance, allows_tf32)
             })
             .transpose()?;
-        let mut sets = vec![first];
-        for _ in 1..count {
-            match Operands::copy(&stream, source, problem, epilogue) {
-                Ok(operands) => sets.push(operands),
-                // Continue with the sets that fit.
-                Err(error) if error.means_no_memory() => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let sets = sets(device, bytes, first, copy)?;
         stream.synchronize()?;
         let (problem, epilogue) = (sets[0].problem, epilogue.map(|bound| bound.epilogue));
         let stream = TimingStream::new(stream);
@@ -118,23 +111,18 @@ impl Benchmark {
         };
         let launches = self.sets.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
         program.load(kernel, device)?;
-        let stream = self.stream.lock();
-        let enqueue = |launches: &[PreparedLaunch]| -> Result<(), DriverError> {
-            // SAFETY: operands and workspace live as long as the `TimedKernel`; `Check::run` holds
-            // its own until the launch has completed.
-            launches
-                .iter()
-                .try_for_each(|launch| unsafe { launch.enqueue_kernels(stream.handle()) })
-        };
         if let Some(check) = &self.check {
-            check.run(&stream, |operands| Ok(enqueue(&[prepare(operands)?])?))?;
+            let stream = self.stream.lock();
+            // SAFETY: `Check::run` holds the operands until the launch has completed.
+            let launch =
+                |operands: &_| unsafe { Ok(prepare(operands)?.enqueue_kernels(stream.handle())?) };
+            check.run(&stream, launch)?;
         }
-        // A kernel that fails fails here, not in a graph.
-        enqueue(&launches)?;
-        stream.synchronize()?;
-        let recording = Recording::of(&stream, || enqueue(&launches))?;
-        drop(stream);
+        // SAFETY: operands and workspace live as long as the `TimedKernel`.
+        let enqueue = |stream| {
+            launches.iter().try_for_each(|launch| unsafe { launch.enqueue_kernels(stream) })
+        };
         let memory = Box::new((self.clone(), workspace));
-        Ok(TimedKernel::new(recording, &self.stream, launches.len(), memory))
+        Ok(self.stream.record(enqueue, launches.len(), memory)?)
     }
 }

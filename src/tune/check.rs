@@ -62,7 +62,7 @@ impl Check {
         launch(&operands)?;
         stream.synchronize()?;
         for ((name, actual), (_, expected)) in operands.outputs().zip(self.expected.outputs()) {
-            let mut buffer = host_buffer(actual)?;
+            let mut buffer = host_buffer(span(actual))?;
             // SAFETY: `operands` holds the memory.
             unsafe { stream.download(&mut buffer, actual.data, span(actual))? };
             let data = buffer.as_ptr().expose_provenance() as u64;

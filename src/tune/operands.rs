@@ -9,20 +9,69 @@ use crate::problem::Problem;
 /// Addresses of copies agree with the originals' modulo this: a line of the L2 cache.
 const LINE_BYTES: u64 = 128;
 
+/// Copies of address ranges, which live as long as the value.
+pub struct Copies<M> {
+    /// Each range, and the address of its copy.
+    placed: Vec<((u64, u64), u64)>,
+    _memory: Vec<M>,
+}
+
+impl<M> Copies<M> {
+    /// `place` returns the memory of a copy and its address, for an address and a number of bytes.
+    /// Equal ranges are one tensor and share their memory.
+    fn of<E>(
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+        mut place: impl FnMut(u64, u64) -> Result<(M, u64), E>,
+    ) -> Result<Copies<M>, E> {
+        let mut copies = Copies { placed: Vec::new(), _memory: Vec::new() };
+        for range @ (begin, end) in ranges {
+            if begin < end && copies.placed.iter().all(|(from, _)| *from != range) {
+                let (memory, address) = place(begin, end - begin)?;
+                copies.placed.push((range, address));
+                copies._memory.push(memory);
+            }
+        }
+        Ok(copies)
+    }
+
+    /// An address of a range, in the copy of the range. The address itself without a copy.
+    pub fn address(&self, range: (u64, u64), address: u64) -> u64 {
+        let known = self.placed.iter().find(|(from, _)| *from == range);
+        known.map_or(address, |(_, to)| to + (address - range.0))
+    }
+}
+
+impl Copies<Memory> {
+    /// Copies ranges of `source`, which the caller holds, to the stream's device. The copy has
+    /// ended once the stream is synchronized.
+    pub fn on_device(
+        stream: &Stream,
+        source: &Device,
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Result<Copies<Memory>, DriverError> {
+        Copies::of(ranges, |begin, bytes| {
+            let memory = Memory::allocate(stream.device(), bytes + LINE_BYTES)?;
+            let address = memory.address() + begin % LINE_BYTES;
+            // SAFETY: the caller holds the tensors; the new memory has their bytes.
+            unsafe { stream.copy(address, source, begin, bytes)? };
+            Ok((memory, address))
+        })
+    }
+}
+
 /// A problem and its epilogue on copies of the operands, which live as long as the value.
 pub struct Operands<M> {
     pub problem: Problem,
     pub epilogue: Option<BoundEpilogue>,
-    _memory: Vec<M>,
+    _copies: Copies<M>,
 }
 
 /// Operands in host memory.
 pub type HostOperands = Operands<Vec<u64>>;
 
-/// Zeros with room for a copy of a view.
-pub fn host_buffer(view: &View) -> Result<Vec<u64>, TuneError> {
-    let (bytes, mut buffer) = (span(view), Vec::new());
-    let words = bytes.div_ceil(8) as usize;
+/// Zeros with room for so many bytes.
+pub fn host_buffer(bytes: u64) -> Result<Vec<u64>, TuneError> {
+    let (words, mut buffer) = (bytes.div_ceil(8) as usize, Vec::new());
     buffer.try_reserve_exact(words).map_err(|_| TuneError::Memory { bytes })?;
     buffer.resize(words, 0);
     Ok(buffer)
@@ -37,14 +86,9 @@ impl Operands<Memory> {
         problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
     ) -> Result<Operands<Memory>, DriverError> {
+        let copies = Copies::on_device(stream, source, ranges(problem, epilogue))?;
         let device = DeviceId::Cuda(stream.device().ordinal);
-        relocate(problem, epilogue, device, |view| {
-            let memory = Memory::allocate(stream.device(), span(view) + LINE_BYTES)?;
-            let address = memory.address() + view.data % LINE_BYTES;
-            // SAFETY: the caller holds the operands; the new memory has the bytes of the view.
-            unsafe { stream.copy(address, source, view.data, span(view))? };
-            Ok((memory, address))
-        })
+        Ok(Operands::over(problem, epilogue, device, copies))
     }
 }
 
@@ -55,17 +99,36 @@ impl HostOperands {
         problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
     ) -> Result<HostOperands, TuneError> {
-        relocate(problem, epilogue, DeviceId::Cpu, |view| {
-            let mut buffer = host_buffer(view)?;
+        let copies = Copies::of(ranges(problem, epilogue), |begin, bytes| {
+            let mut buffer = host_buffer(bytes)?;
             // SAFETY: the caller holds the operands.
-            unsafe { stream.download(&mut buffer, view.data, span(view))? };
+            unsafe { stream.download(&mut buffer, begin, bytes)? };
             let address = buffer.as_mut_ptr().expose_provenance() as u64;
-            Ok((buffer, address))
-        })
+            Ok::<_, TuneError>((buffer, address))
+        })?;
+        Ok(Operands::over(problem, epilogue, DeviceId::Cpu, copies))
     }
 }
 
 impl<M> Operands<M> {
+    /// The operands in copies of their [`ranges`] on a device.
+    fn over(
+        problem: &Problem,
+        epilogue: Option<&BoundEpilogue>,
+        device: DeviceId,
+        copies: Copies<M>,
+    ) -> Operands<M> {
+        let moved = |view: &View| View {
+            data: copies.address(view.byte_range(), view.data),
+            device,
+            ..*view
+        };
+        let mut problem = *problem;
+        problem.views_mut().into_iter().for_each(|view| *view = moved(view));
+        let epilogue = epilogue.map(|bound| bound.map_views(moved));
+        Operands { problem, epilogue, _copies: copies }
+    }
+
     /// The outputs and their names: the problem's own, then those of the epilogue.
     pub fn outputs(&self) -> impl Iterator<Item = (&'static str, &View)> {
         let of_epilogue = self.epilogue.iter().flat_map(|bound| {
@@ -101,30 +164,7 @@ pub fn span(view: &View) -> u64 {
     end - begin
 }
 
-/// Places each operand on a device. `place` returns the new memory of a view and the address of
-/// its first element. Operands of one address range are one tensor and share their memory.
-fn relocate<M, E>(
-    problem: &Problem,
-    epilogue: Option<&BoundEpilogue>,
-    device: DeviceId,
-    mut place: impl FnMut(&View) -> Result<(M, u64), E>,
-) -> Result<Operands<M>, E> {
-    let mut memory = Vec::new();
-    let mut placed: Vec<((u64, u64), u64)> = Vec::new();
-    for view in views(problem, epilogue).into_iter().filter(|view| view.numel() > 0) {
-        if placed.iter().any(|(from, _)| *from == view.byte_range()) {
-            continue;
-        }
-        let (new, address) = place(view)?;
-        placed.push((view.byte_range(), address));
-        memory.push(new);
-    }
-    let moved = |view: &View| {
-        let known = placed.iter().find(|(from, _)| *from == view.byte_range());
-        View { data: known.map_or(view.data, |(_, to)| *to), device, ..*view }
-    };
-    let mut problem = *problem;
-    problem.views_mut().into_iter().for_each(|view| *view = moved(view));
-    let epilogue = epilogue.map(|bound| bound.map_views(moved));
-    Ok(Operands { problem, epilogue, _memory: memory })
+/// The address ranges of the operands.
+fn ranges(problem: &Problem, epilogue: Option<&BoundEpilogue>) -> Vec<(u64, u64)> {
+    views(problem, epilogue).into_iter().map(View::byte_range).collect()
 }

@@ -2,51 +2,15 @@
 
 use std::sync::Arc;
 
+use super::operands::Copies;
 use super::timed::{TimedKernel, TimingStream, sets};
-use crate::driver::{Device, DriverError, Memory, Recording, Stream};
-
-/// Addresses of copies agree with the originals' modulo this: a line of the L2 cache.
-const LINE_BYTES: u64 = 128;
+use crate::driver::{Device, DriverError, Memory, Stream};
 
 /// Sets of copies of tensors, together larger than the L2 cache.
 pub struct OwnBenchmark {
     device: &'static Device,
     stream: TimingStream,
-    sets: Vec<Copies>,
-}
-
-/// A copy of each tensor.
-struct Copies(Vec<Copy>);
-
-struct Copy {
-    /// The tensor's address range.
-    from: (u64, u64),
-    to: u64,
-    _memory: Memory,
-}
-
-impl Copies {
-    fn make(stream: &Stream, ranges: &[(u64, u64)]) -> Result<Copies, DriverError> {
-        let mut copies: Vec<Copy> = Vec::new();
-        for from @ (begin, end) in ranges.iter().copied().filter(|(begin, end)| begin < end) {
-            // Tensors of one address range are one tensor.
-            if copies.iter().any(|copy| copy.from == from) {
-                continue;
-            }
-            let device = stream.device();
-            let memory = Memory::allocate(device, end - begin + LINE_BYTES)?;
-            let to = memory.address() + begin % LINE_BYTES;
-            // SAFETY: the caller holds the tensors; the new memory has their bytes.
-            unsafe { stream.copy(to, device, begin, end - begin)? };
-            copies.push(Copy { from, to, _memory: memory });
-        }
-        Ok(Copies(copies))
-    }
-
-    fn address(&self, range: (u64, u64), address: u64) -> u64 {
-        let copy = self.0.iter().find(|copy| copy.from == range);
-        copy.map_or(address, |copy| copy.to + (address - range.0))
-    }
+    sets: Vec<Copies<Memory>>,
 }
 
 impl OwnBenchmark {
@@ -62,17 +26,11 @@ impl OwnBenchmark {
         // The tensors may still be computed on other streams.
         device.synchronize_all()?;
         let stream = Stream::new(device)?;
-        let mut copies = vec![Copies::make(&stream, ranges)?];
-        for _ in 1..sets(device, bytes) {
-            match Copies::make(&stream, ranges) {
-                Ok(more) => copies.push(more),
-                // Continue with the sets that fit.
-                Err(error) if error.means_no_memory() => break,
-                Err(error) => return Err(error),
-            }
-        }
+        let copy = || Copies::on_device(&stream, device, ranges.iter().copied());
+        let sets = sets(device, bytes, copy()?, copy)?;
         stream.synchronize()?;
-        Ok(OwnBenchmark { device, stream: TimingStream::new(stream), sets: copies })
+        let stream = TimingStream::new(stream);
+        Ok(OwnBenchmark { device, stream, sets })
     }
 
     pub fn device(&self) -> &'static Device {
@@ -98,13 +56,7 @@ impl OwnBenchmark {
         self: &Arc<OwnBenchmark>,
         launch: impl Fn(usize, u64) -> Result<(), DriverError>,
     ) -> Result<TimedKernel, DriverError> {
-        let stream = self.stream.lock();
-        let enqueue = || (0..self.sets()).try_for_each(|set| launch(set, stream.handle()));
-        // A kernel that fails fails here, not in a graph.
-        enqueue()?;
-        stream.synchronize()?;
-        let recording = Recording::of(&stream, enqueue)?;
-        drop(stream);
-        Ok(TimedKernel::new(recording, &self.stream, self.sets(), Box::new(self.clone())))
+        let enqueue = |stream| (0..self.sets()).try_for_each(|set| launch(set, stream));
+        self.stream.record(enqueue, self.sets(), Box::new(self.clone()))
     }
 }

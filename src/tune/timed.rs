@@ -10,10 +10,24 @@ const L2_CACHES: f64 = 2.2;
 /// Most sets: small problems launch so often that L2 matters less than the launch.
 const MOST_SETS: u64 = 100;
 
-/// How many sets of copies exceed the L2 cache. `bytes`: of one set.
-pub fn sets(device: &Device, bytes: u64) -> u64 {
+/// Sets of copies that together exceed the L2 cache, or as many as the device has memory for.
+/// `bytes`: of one set. `copy` makes a set.
+pub fn sets<T>(
+    device: &Device,
+    bytes: u64,
+    first: T,
+    copy: impl Fn() -> Result<T, DriverError>,
+) -> Result<Vec<T>, DriverError> {
     let wanted = (L2_CACHES * f64::from(device.attributes.l2_bytes) / bytes.max(1) as f64).ceil();
-    (wanted as u64).clamp(2, MOST_SETS)
+    let mut sets = vec![first];
+    for _ in 1..(wanted as u64).clamp(2, MOST_SETS) {
+        match copy() {
+            Ok(more) => sets.push(more),
+            Err(error) if error.means_no_memory() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sets)
 }
 
 /// A stream that one thread at a time captures, launches or times on.
@@ -28,6 +42,22 @@ impl TimingStream {
     pub fn lock(&self) -> MutexGuard<'_, Stream> {
         lock(&self.0)
     }
+
+    /// Enqueues launches once, and records them. `enqueue`: enqueues `launches` launches on a
+    /// stream. `memory`: what they use.
+    pub fn record(
+        &self,
+        enqueue: impl Fn(u64) -> Result<(), DriverError>,
+        launches: usize,
+        memory: Box<dyn Any + Send + Sync>,
+    ) -> Result<TimedKernel, DriverError> {
+        let stream = self.lock();
+        // A kernel that fails fails here, not in a graph.
+        enqueue(stream.handle())?;
+        stream.synchronize()?;
+        let recording = Mutex::new(Recording::of(&stream, || enqueue(stream.handle()))?);
+        Ok(TimedKernel { recording, stream: self.clone(), launches, _memory: memory })
+    }
 }
 
 /// The launches of one kernel on every set of copies, in a CUDA graph.
@@ -40,17 +70,6 @@ pub struct TimedKernel {
 }
 
 impl TimedKernel {
-    /// `launches`: how many are recorded. `memory`: what they use.
-    pub fn new(
-        recording: Recording,
-        stream: &TimingStream,
-        launches: usize,
-        memory: Box<dyn Any + Send + Sync>,
-    ) -> TimedKernel {
-        let (recording, stream) = (Mutex::new(recording), stream.clone());
-        TimedKernel { recording, stream, launches, _memory: memory }
-    }
-
     /// Seconds of one launch: the mean of this many replays on all sets.
     ///
     /// # Errors
