@@ -1,10 +1,6 @@
-//! The disk cache of compiled programs.
-//!
-//! - Key: a hash of program text, headers, options and NVRTC version. The key names the file.
-//! - Owner: this file. Other processes of the user may share the directory (trust.rs).
-//! - Lifetime: until the cache exceeds its limit and others were used more recently (folder.rs).
-//! - Invalidation: by key. A file of another format, or with a wrong checksum or key, is a miss and
-//!   gets overwritten.
+//! The disk cache of compiled programs, which processes of the user may share (trust.rs). The key
+//! names the file. A file of another format, or with a wrong checksum or key, is a miss and gets
+//! overwritten. Beyond the limit, the programs that were used longest ago go (folder.rs).
 
 use std::fmt::Display;
 use std::io::Write;

@@ -13,14 +13,7 @@ use crate::process::Shared;
 const FILE: &str = "rutlass.cu";
 
 /// Returns the program of a kernel for a compute capability: from memory, from disk, or compiled by
-/// NVRTC.
-///
-/// The program cache in memory:
-///
-/// - Key: the kernel (configuration, element types, epilogue) and the architecture.
-/// - Owner: this function.
-/// - Lifetime: the process.
-/// - Invalidation: none. The key determines the program, since one process uses one NVRTC.
+/// NVRTC. Kernel and architecture determine the program, since one process uses one NVRTC.
 ///
 /// # Errors
 /// If NVRTC is missing or too old, the kernel does not run on the capability, or compilation fails.

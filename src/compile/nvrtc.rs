@@ -74,13 +74,8 @@ pub(super) struct Compiled {
 const OLDEST: (i32, i32) = (12, 0);
 
 impl Nvrtc {
-    /// The process's NVRTC.
-    ///
-    /// - Key: none, one library per process.
-    /// - Owner: this function.
-    /// - Lifetime: the process.
-    /// - Invalidation: none. A failed search is not stored, so that a later search finds an NVRTC
-    ///   installed meanwhile.
+    /// The process's NVRTC. A failed search is not stored, so that a later search finds an NVRTC
+    /// installed meanwhile.
     ///
     /// # Errors
     /// If no candidate is a supported NVRTC.

@@ -56,17 +56,10 @@ impl Program {
         Ok(())
     }
 
-    /// The kernel's function on a device. Loads the program on first use.
+    /// The kernel's function on a device. Loads the program on first use, for all devices.
     ///
     /// # Errors
     /// If the driver cannot load the program.
-    ///
-    /// The loaded library is cached per program:
-    ///
-    /// - Key: none, one library per program. The library caches one function per device.
-    /// - Owner: this program.
-    /// - Lifetime: the process, as libraries are never unloaded.
-    /// - Invalidation: none.
     pub fn function(&self, device: &Device) -> Result<Function, DriverError> {
         if let Some(library) = self.library.get() {
             return library.function(device);

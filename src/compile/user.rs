@@ -13,14 +13,8 @@ use super::{Architecture, CompileError, Nvrtc, Program, UserSource, cache, resou
 use crate::process::Shared;
 
 /// Returns the program of a user's source for a compute capability, and the function's parameters.
-///
-/// The cache of user programs in memory:
-///
-/// - Key: the source, the architecture, and a digest of the headers that the source may include.
-/// - Owner: this function. The disk cache ([`cache`]) backs it.
-/// - Lifetime: the process.
-/// - Invalidation: by key. Each call reads the headers again. A source whose `#include` names a
-///   macro is not cached.
+/// Each call reads the headers that the source may include, as their digest is part of the cache's
+/// key. A source whose `#include` names a macro is not cached.
 ///
 /// # Errors
 /// If NVRTC is missing or too old, the source does not compile, or a parameter type is unsupported.

@@ -76,13 +76,8 @@ unsafe impl Send for Pool {}
 unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
-/// Loads and initializes the driver. Returns its version.
-///
-/// - Key: none, one driver per process.
-/// - Owner: this function.
-/// - Lifetime: the process.
-/// - Invalidation: none. A failed call is not stored, so that a later call tries again; that there
-///   is no driver, an old one or no device is.
+/// Loads and initializes the driver, once in a process. Returns its version. A failed call is
+/// repeated by the next one, unless there is no driver, an old one or no device.
 fn initialize() -> Result<i32, DriverError> {
     static STATE: OnceLock<Result<i32, DriverError>> = OnceLock::new();
     if let Some(known) = STATE.get() {
@@ -112,12 +107,7 @@ fn start() -> Result<i32, DriverError> {
 }
 
 impl Device {
-    /// The device of this ordinal, from the cache of devices.
-    ///
-    /// - Key: the ordinal.
-    /// - Owner: this function. The first call for an ordinal retains its primary context.
-    /// - Lifetime: the process.
-    /// - Invalidation: none. Errors are not stored.
+    /// The device of this ordinal. The first call for an ordinal retains its primary context.
     pub fn get(ordinal: i32) -> Result<&'static Device, DriverError> {
         static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
         let lock = || DEVICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -263,12 +253,7 @@ impl Device {
         Ok(PoolMemory { address, stream, _current: current })
     }
 
-    /// The device's memory pool, created on first use.
-    ///
-    /// - Key: none, one pool per device. Owner: `Device`. Lifetime: the process. Invalidation:
-    ///   none.
-    ///
-    /// A private pool keeps [`POOL_KEEPS_BYTES`] from affecting other users of the default pool.
+    /// The device's memory pool, created on first use. A private pool keeps [`POOL_KEEPS_BYTES`] from affecting other users of the default pool.
     fn pool(&self) -> Result<CUmemoryPool, DriverError> {
         let mut pool = self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(Pool(pool)) = *pool {

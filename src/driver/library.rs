@@ -25,11 +25,6 @@ pub struct Library {
     shared_bytes: u32,
     /// The cache of driver functions. The launch of a function is cheaper than the launch of the
     /// context-independent kernel, which the driver resolves each time.
-    ///
-    /// - Key: the device's ordinal.
-    /// - Owner: this library.
-    /// - Lifetime: the library's, that is the process.
-    /// - Invalidation: none. Primary contexts are retained for the life of the process.
     functions: [AtomicPtr<CUfunc_st>; CACHED_DEVICES],
 }
 
@@ -62,7 +57,7 @@ impl ParameterValue {
     }
 }
 
-/// The shape of a launch: CTAs, threads per CTA and CTAs per cluster along x, y and z, and dynamic
+/// The extents of a launch: CTAs, threads per CTA and CTAs per cluster along x, y and z, and dynamic
 /// shared memory in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchConfig {

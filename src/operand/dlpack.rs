@@ -39,9 +39,8 @@ pub(super) trait TensorRecord: Copy {
     const UNREAD: Self;
     /// Replaces the record. After an error its contents are unspecified.
     fn fill(&mut self, description: TensorDescription<'_>) -> PyResult<()>;
-    /// Corrects properties that the exported description lacks.
-    fn amend(&mut self, dtype: Option<DType>, read_only: bool);
-    fn dtype(&self) -> DType;
+    /// The dtype, and whether the tensor is read-only, which a description may lack.
+    fn dtype_and_read_only(&mut self) -> (&mut DType, &mut bool);
     /// Whether the tensor may carry torch's negative bit (see `refuse_negated`).
     fn may_be_negated(&self) -> bool;
 }
@@ -82,13 +81,8 @@ impl TensorRecord for View {
         Ok(())
     }
 
-    fn amend(&mut self, dtype: Option<DType>, read_only: bool) {
-        self.dtype = dtype.unwrap_or(self.dtype);
-        self.read_only |= read_only;
-    }
-
-    fn dtype(&self) -> DType {
-        self.dtype
+    fn dtype_and_read_only(&mut self) -> (&mut DType, &mut bool) {
+        (&mut self.dtype, &mut self.read_only)
     }
 
     #[inline(always)]

@@ -66,13 +66,8 @@ impl TensorRecord for Memory {
         Ok(())
     }
 
-    fn amend(&mut self, dtype: Option<DType>, read_only: bool) {
-        self.dtype = dtype.unwrap_or(self.dtype);
-        self.read_only |= read_only;
-    }
-
-    fn dtype(&self) -> DType {
-        self.dtype
+    fn dtype_and_read_only(&mut self) -> (&mut DType, &mut bool) {
+        (&mut self.dtype, &mut self.read_only)
     }
 
     fn may_be_negated(&self) -> bool {

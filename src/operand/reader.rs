@@ -347,18 +347,23 @@ fn read_protocol(
     correct_narrow_dtype(tensor, into)?;
     refuse_negated(tensor, into)?;
     // JAX arrays are immutable, but their export does not set the read-only flag.
-    into.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
+    let (known, read_only) = into.dtype_and_read_only();
+    *known = dtype.unwrap_or(*known);
+    *read_only |= tensor.get_type().module()?.to_cow()?.starts_with("jax");
     Ok(())
 }
 
 /// Takes the type of sub-byte elements from the tensor's dtype: torch exports them as bytes.
 #[inline(always)]
 fn correct_narrow_dtype(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResult<()> {
-    if matches!(into.dtype(), DType::I8 | DType::U8)
+    let (known, _) = into.dtype_and_read_only();
+    if matches!(known, DType::I8 | DType::U8)
         && let Some(dtype) = tensor.getattr_opt("dtype")?
     {
         let named_dtype = DType::describe(&dtype.str()?.to_cow()?);
-        into.amend((named_dtype.bits() < 8).then_some(named_dtype), false);
+        if named_dtype.bits() < 8 {
+            *known = named_dtype;
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use super::arguments::native;
 use super::artifact::{CompiledArtifact, PyProgram};
 use super::kernel::{PyKernel, must_define};
-use super::utils::{ComputeCapability, set_package_directories};
+use super::utils::{ComputeCapability, class_name, set_package_directories};
 use crate::compile::{self, Program};
 use crate::driver::Device;
 use crate::kernel;
@@ -104,8 +104,7 @@ fn as_artifact<'a, 'py>(
     object: &'a Bound<'py, PyAny>,
 ) -> PyResult<&'a Bound<'py, CompiledArtifact>> {
     object.cast::<CompiledArtifact>().map_err(|_| {
-        let class = object.get_type().name();
-        let name = class.map_or_else(|_| "an object".to_owned(), |name| name.to_string());
+        let name = class_name(object);
         PyTypeError::new_err(format!(
             "compiled_artifact is a {name}; pass the result of compile(), or None"
         ))

@@ -11,8 +11,8 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::artifact::PyProgram;
 use super::cuda_arguments::{Arguments, Target};
 use super::ranges::Range;
-use super::stream::{StreamArgument, optional_handle};
-use super::utils::{ComputeCapability, set_package_directories};
+use super::stream::{StreamArgument, current_stream, optional_handle};
+use super::utils::{ComputeCapability, set_package_directories, shown};
 use crate::compile::{self, Parameter, Program, UserSource};
 use crate::driver::{self, Device, LaunchConfig};
 use crate::launch::check_architecture;
@@ -302,8 +302,7 @@ impl CudaFunction {
     ) -> PyResult<(&'static Device, Vec<(u64, u64)>)> {
         let arguments = Arguments::read(&self.target, args)?;
         let device = Device::get(arguments.ordinal()?)?;
-        let stream = StreamArgument { handle: None, is_trusted: true };
-        if driver::is_captured(stream.resolve(arguments.tensor()?, arguments.device()?)?)? {
+        if driver::is_captured(current_stream(arguments.tensor()?, arguments.device()?)?)? {
             return Err(PyRuntimeError::new_err(format!(
                 "{} cannot be tuned during a stream capture; call it once before",
                 self.source.function
@@ -377,7 +376,7 @@ impl CudaFunction {
 /// Up to three extents: an int, or a sequence of ints.
 fn triple(name: &str, extents: &Bound<'_, PyAny>) -> PyResult<[u32; 3]> {
     let wrong = || {
-        let shown = extents.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+        let shown = shown(extents);
         PyTypeError::new_err(format!("{name} is {shown}; pass an int, or one to three ints"))
     };
     let list: Vec<u32> = match extents.extract::<u32>() {

@@ -328,16 +328,13 @@ fn number_word(
     object: &Bound<'_, PyAny>,
 ) -> PyResult<u64> {
     let dtype = number.dtype();
-    let shown = || object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
     let wrong = |hint: &str| {
-        PyTypeError::new_err(format!(
-            "{} is {dtype}, and the argument is {}; {hint}",
-            name(),
-            shown()
-        ))
+        let (name, shown) = (name(), shown(object));
+        PyTypeError::new_err(format!("{name} is {dtype}, and the argument is {shown}; {hint}"))
     };
     let outside = || {
-        PyOverflowError::new_err(format!("{} is {dtype}, which does not hold {}", name(), shown()))
+        let (name, shown) = (name(), shown(object));
+        PyOverflowError::new_err(format!("{name} is {dtype}, which does not hold {shown}"))
     };
     match number {
         ScalarType::F32 | ScalarType::F64 => {

@@ -24,10 +24,10 @@ pub struct NativeArguments {
     pub fused: Option<Box<(Py<EpilogueArguments>, BoundEpilogue)>>,
     /// The operands with scales.
     pub scaled: Option<Box<ScaledOperands>>,
-    /// The kernel of the last run on unchanged operands.
-    last_run: LastKernel,
+    /// The kernel of the last run on unchanged operands. The kernel can address the operands.
+    pub last_run: LastKernel,
     /// The kernel of the last successful `supports`.
-    last_supported: LastKernel,
+    pub last_supported: LastKernel,
     /// The launch that later runs on unchanged operands repeat. Boxed, so that arguments that run
     /// once do not allocate it.
     kept: OnceLock<Box<KeptLaunch>>,
@@ -51,20 +51,26 @@ pub struct KeptLaunch {
 }
 
 /// The position of a built-in kernel, as `kernel::at` counts, or `NONE`.
-struct LastKernel(AtomicUsize);
+pub struct LastKernel(AtomicUsize);
+
+impl Default for LastKernel {
+    fn default() -> LastKernel {
+        LastKernel(AtomicUsize::new(LastKernel::NONE))
+    }
+}
 
 impl LastKernel {
     const NONE: usize = usize::MAX;
 
-    fn none() -> LastKernel {
-        LastKernel(AtomicUsize::new(LastKernel::NONE))
-    }
-
-    fn is(&self, position: usize) -> bool {
+    pub fn is(&self, position: usize) -> bool {
         self.0.load(Ordering::Relaxed) == position
     }
 
-    fn note(&self, position: usize) {
+    pub fn is_none(&self) -> bool {
+        self.is(LastKernel::NONE)
+    }
+
+    pub fn note(&self, position: usize) {
         self.0.store(position, Ordering::Relaxed);
     }
 }
@@ -78,8 +84,8 @@ impl NativeArguments {
             epilogue,
             fused: None,
             scaled: None,
-            last_run: LastKernel::none(),
-            last_supported: LastKernel::none(),
+            last_run: LastKernel::default(),
+            last_supported: LastKernel::default(),
             kept: OnceLock::new(),
         }
     }
@@ -172,31 +178,6 @@ impl NativeArguments {
     /// Keeps a launch unless one is kept already.
     pub fn keep(&self, launch: KeptLaunch) {
         let _ = self.kept.set(Box::new(launch));
-    }
-
-    /// Records that a kernel ran on the unchanged operands.
-    pub fn note_run(&self, position: usize) {
-        self.last_run.note(position);
-    }
-
-    /// Whether no kernel has run on the unchanged operands.
-    pub fn are_new(&self) -> bool {
-        self.last_run.is(LastKernel::NONE)
-    }
-
-    /// Whether the last run on unchanged operands used the kernel at a position. The kernel can
-    /// then address the operands.
-    pub fn last_ran(&self, position: usize) -> bool {
-        self.last_run.is(position)
-    }
-
-    /// Whether the last successful `supports` was of the kernel at a position.
-    pub fn is_known_supported(&self, position: usize) -> bool {
-        self.last_supported.is(position)
-    }
-
-    pub fn note_supported(&self, position: usize) {
-        self.last_supported.note(position);
     }
 
     /// Whether all operands, including the epilogue's, still have the memory and shape that they

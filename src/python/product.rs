@@ -11,7 +11,7 @@ use super::options::tf32_allowed;
 use super::ranges::{self, Range};
 use super::run::run_reference;
 use super::serving::{log_choice, may_record, serving};
-use super::stream::StreamArgument;
+use super::stream::current_stream;
 use super::trace::{number, trace_epilogue};
 use super::tuning::record;
 use super::utils::set_package_directories;
@@ -347,8 +347,7 @@ pub fn run(
     let bytes = kernels::at(choice.position).workspace_bytes(problem);
     let workspace = allocate_workspace(tensor, bytes)?;
     let view = workspace.as_ref().map(|tensor| operand::read("workspace", tensor)).transpose()?;
-    let stream = StreamArgument { handle: None, is_trusted: true };
-    let handle = stream.resolve(tensor, problem.device())?;
+    let handle = current_stream(tensor, problem.device())?;
     request.enqueue(&Interpreter(py), handle, view.as_ref(), false)?;
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::compilation::{artifact_or_compile, check_artifact, program_of};
 use super::host::Interpreter;
 use super::kernel::{PyKernel, must_define, rounds_to_tf32};
 use super::native_arguments::{KeptLaunch, NativeArguments};
-use super::stream::{StreamArgument, optional_handle, torch_stream};
+use super::stream::{StreamArgument, current_stream, optional_handle, torch_stream};
 use super::support::refusal;
 use crate::epilogue::BoundEpilogue;
 use crate::kernel;
@@ -74,7 +74,7 @@ impl PyKernel {
         };
         let rounds_to_tf32 = rounds_to_tf32(position);
         let is_supported =
-            assume_supported_args || (native.is_known_supported(position) && !rounds_to_tf32);
+            assume_supported_args || (native.last_supported.is(position) && !rounds_to_tf32);
         if !is_supported && let Some(reason) = refusal(py, position, Some(native))? {
             return Err(LaunchError::unsupported(reason).into());
         }
@@ -91,7 +91,7 @@ impl PyKernel {
         };
         let problem = reread.as_ref().unwrap_or(&native.problem);
         let epilogue = reread_epilogue.as_ref().or(native.bound_epilogue());
-        let is_checked = reread.is_none() && native.last_ran(position);
+        let is_checked = reread.is_none() && native.last_run.is(position);
         if kernel::at(position).runs_on_gpu() {
             let artifact = artifact_or_compile(slf, args, compiled_artifact)?;
             let program = program_of(slf, artifact.get())?;
@@ -108,7 +108,7 @@ impl PyKernel {
             let handle = stream.resolve(native.operands[0].object.bind(py), problem.device())?;
             let kept = request.enqueue(&Interpreter(py), handle, workspace.as_ref(), keep)?;
             if reread.is_none() {
-                native.note_run(position);
+                native.last_run.note(position);
             }
             if let Some(launch) = kept {
                 native.keep(KeptLaunch {
@@ -126,7 +126,7 @@ impl PyKernel {
             run_reference(py, problem, epilogue)?;
         }
         if !is_supported {
-            native.note_supported(position);
+            native.last_supported.note(position);
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ pub fn repeat(
     };
     // For unchanged arguments, only torch's float32 precision setting can change the result of
     // `supports`.
-    let is_supported = || native.is_known_supported(kept.launch.position()) && !kept.rounds_to_tf32;
+    let is_supported = || native.last_supported.is(kept.launch.position()) && !kept.rounds_to_tf32;
     let is_same = kept.kernel.is(kernel) && artifact.is_none_or(|artifact| serves(kept, artifact));
     if !is_same || !(assume_supported_args || is_supported()) {
         return None;
@@ -220,7 +220,7 @@ fn repeat_last(
     stream: Option<&Bound<'_, PyAny>>,
     assume_supported_args: bool,
 ) -> PyResult<Option<()>> {
-    if !assume_supported_args || !native.are_new() || native.bound_epilogue().is_some() {
+    if !assume_supported_args || !native.last_run.is_none() || native.bound_epilogue().is_some() {
         return Ok(None);
     }
     let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return Ok(None) };
@@ -237,7 +237,7 @@ fn repeat_last(
     let handle = stream.resolve(native.operands[0].object.bind(py), native.problem.device())?;
     let last = &artifact.get().last;
     let position = last.enqueue_like(&Interpreter(py), &native.problem, handle)?;
-    Ok(position.map(|position| native.note_run(position)))
+    Ok(position.map(|position| native.last_run.note(position)))
 }
 
 /// The user's workspace; `None` if the kernel needs none. Generated code passes the size for the
@@ -273,7 +273,7 @@ fn run_subclass(
     let py = slf.py();
     let stream = match stream {
         Some(stream) => stream.clone(),
-        None => current_stream(args)?.into_bound_py_any(py)?,
+        None => stream_of(args)?.into_bound_py_any(py)?,
     };
     let kwargs = PyDict::new(py);
     kwargs.set_item("workspace", workspace)?;
@@ -281,16 +281,15 @@ fn run_subclass(
     Ok(())
 }
 
-/// The handle of the current stream of the framework that owns the operands; 0, the null stream,
-/// for operands on the CPU. For arguments of a class written in Python, torch's current stream if
-/// torch uses CUDA, else 0.
-fn current_stream(args: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let arguments = args.cast::<RuntimeArguments>().ok();
-    let Some(native) = arguments.and_then(|arguments| arguments.get().native.as_deref()) else {
-        return torch_stream(args.py());
-    };
-    let tensor = native.operands[0].object.bind(args.py());
-    StreamArgument { handle: None, is_trusted: true }.resolve(tensor, native.problem.device())
+/// The handle of the current stream of the framework that owns the operands. For arguments of a
+/// class written in Python, torch's current stream if torch uses CUDA, else 0.
+fn stream_of(args: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match args.cast::<RuntimeArguments>().ok().and_then(|args| args.get().native.as_deref()) {
+        Some(native) => {
+            current_stream(native.operands[0].object.bind(args.py()), native.problem.device())
+        }
+        None => torch_stream(args.py()),
+    }
 }
 
 /// Computes a problem on the CPU.

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use super::discovery::target_of;
 use super::kernel::rounds_to_tf32;
-use super::stream::StreamArgument;
+use super::stream::current_stream;
 use super::tuning::{is_recording, ranked};
 use crate::driver;
 use crate::epilogue::Epilogue;
@@ -20,8 +20,7 @@ pub fn may_record(tensor: &Bound<'_, PyAny>, problem: &Problem) -> PyResult<bool
     if problem.device() == DeviceId::Cpu || !is_recording()? {
         return Ok(false);
     }
-    let stream = StreamArgument { handle: None, is_trusted: true };
-    Ok(!driver::is_captured(stream.resolve(tensor, problem.device())?)?)
+    Ok(!driver::is_captured(current_stream(tensor, problem.device())?)?)
 }
 
 /// The kernels that serve a problem, by rank: at least one.

@@ -3,17 +3,13 @@
 use pyo3::exceptions::{PyBaseException, PyValueError};
 use pyo3::prelude::*;
 
+use super::utils::shown;
+
 /// Success or failure. A success is truthy; the `.error` of a failure is an exception with the
 /// reason.
 #[pyclass(module = "cutlass_api.status", frozen)]
 pub struct Status {
-    failure: Option<Failure>,
-}
-
-enum Failure {
-    /// Becomes a ValueError in `Status::error`.
-    Message(String),
-    Exception(Py<PyBaseException>),
+    failure: Option<PyErr>,
 }
 
 impl Status {
@@ -21,8 +17,9 @@ impl Status {
         Status { failure: None }
     }
 
+    /// A failure with a ValueError.
     pub fn because(message: impl ToString) -> Status {
-        Status { failure: Some(Failure::Message(message.to_string())) }
+        Status { failure: Some(PyValueError::new_err(message.to_string())) }
     }
 }
 
@@ -44,31 +41,23 @@ impl Status {
     /// A failed status. `error` is an exception, or a message, which becomes a ValueError.
     #[staticmethod]
     fn fail(error: &Bound<'_, PyAny>) -> PyResult<Status> {
-        let failure = match error.cast::<PyBaseException>() {
-            Ok(exception) => Failure::Exception(exception.clone().unbind()),
-            Err(_) => Failure::Message(error.extract()?),
-        };
-        Ok(Status { failure: Some(failure) })
+        match error.cast::<PyBaseException>() {
+            Ok(exception) => {
+                Ok(Status { failure: Some(PyErr::from_value(exception.clone().into_any())) })
+            }
+            Err(_) => error.extract().map(|message: String| Status::because(message)),
+        }
     }
 
     /// None for a success, else the exception with the reason.
     #[getter]
     fn error<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBaseException>> {
-        match &self.failure {
-            None => None,
-            Some(Failure::Exception(exception)) => Some(exception.bind(py).clone()),
-            Some(Failure::Message(message)) => {
-                Some(PyValueError::new_err(message.clone()).into_value(py).into_bound(py))
-            }
-        }
+        self.failure.as_ref().map(|failure| failure.value(py).clone())
     }
 
     /// Raises `.error` if it is not None.
     fn raise_on_error(&self, py: Python<'_>) -> PyResult<()> {
-        match self.error(py) {
-            None => Ok(()),
-            Some(exception) => Err(PyErr::from_value(exception.into_any())),
-        }
+        self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.clone_ref(py)))
     }
 
     fn __bool__(&self) -> bool {
@@ -78,12 +67,7 @@ impl Status {
     fn __repr__(&self, py: Python<'_>) -> String {
         match self.error(py) {
             None => "Status.success()".to_owned(),
-            Some(exception) => {
-                format!(
-                    "Status.fail({})",
-                    exception.repr().map_or_else(|_| "...".into(), |r| r.to_string())
-                )
-            }
+            Some(exception) => format!("Status.fail({})", shown(exception.as_any())),
         }
     }
 }

@@ -33,6 +33,11 @@ impl StreamArgument {
     }
 }
 
+/// The handle of the current stream of the tensor's framework on the tensor's device; 0 on the CPU.
+pub fn current_stream(tensor: &Bound<'_, PyAny>, device: DeviceId) -> PyResult<u64> {
+    StreamArgument { handle: None, is_trusted: true }.resolve(tensor, device)
+}
+
 /// torch's current stream if torch is imported and has initialized CUDA, else 0, the null stream.
 pub fn torch_stream(py: Python<'_>) -> PyResult<u64> {
     let modules = py.import("sys")?.getattr("modules")?;

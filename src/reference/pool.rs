@@ -18,14 +18,9 @@ pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     work()
 }
 
-/// The thread pool, created on first use.
-///
-/// - Key: the process id.
-/// - Owner: this function.
-/// - Lifetime: the process.
-/// - Invalidation: by fork. A child (a DataLoader's worker, `multiprocessing`'s default on Linux
-///   before Python 3.14) inherits the pool's memory without its threads and would wait for them
-///   forever. The child creates its own pool and leaks the inherited one.
+/// The thread pool, created on first use in each process. A forked child (a DataLoader's worker,
+/// `multiprocessing`'s default on Linux before Python 3.14) inherits the pool's memory without its
+/// threads and would wait for them forever. The child leaks the inherited pool.
 ///
 /// `None` if the system starts no threads.
 fn current() -> Option<&'static ThreadPool> {

@@ -69,16 +69,7 @@ impl Tensor {
     fn view(&self) -> View {
         let Tensor { dtype, shape, stride, .. } = *self;
         let data = self.bytes.as_ptr().expose_provenance() as u64 + self.origin as u64;
-        View {
-            data,
-            dtype,
-            device: DeviceId::Cpu,
-            rank: 3,
-            shape,
-            stride,
-            read_only: false,
-            fake: false,
-        }
+        View { data, dtype, rank: 3, shape, stride, ..View::UNREAD }
     }
 
     fn indices(&self) -> impl Iterator<Item = [i64; 3]> + use<> {

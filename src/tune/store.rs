@@ -97,8 +97,11 @@ impl Store {
     }
 
     fn of(&self, device: &Device) -> Option<usize> {
-        let is = |of: &OfDevice| of.driver == driver_of(device) && of.device == device.name;
-        self.devices.iter().position(is)
+        self.place(&device.name, driver_of(device))
+    }
+
+    fn place(&self, device: &str, driver: i32) -> Option<usize> {
+        self.devices.iter().position(|of| of.driver == driver && of.device == device)
     }
 
     /// Positions of the kernels that are measured for a key, fastest first; `None` if none is.
@@ -153,9 +156,8 @@ impl Store {
             self.fall_back_to_memory(written);
         }
         for Measurement { device, driver, key, .. } in new.iter().filter(|_| replaces) {
-            let is = |of: &&mut OfDevice| of.driver == *driver && of.device == *device;
-            if let Some(of_device) = self.devices.iter_mut().find(is) {
-                of_device.by_key.remove(key);
+            if let Some(at) = self.place(device, *driver) {
+                self.devices[at].by_key.remove(key);
             }
         }
         new.iter().for_each(|measurement| self.remember(measurement.clone()));
@@ -170,8 +172,7 @@ impl Store {
     }
 
     fn remember(&mut self, new: Measurement) {
-        let is = |of: &OfDevice| of.driver == new.driver && of.device == new.device;
-        let at = self.devices.iter().position(is).unwrap_or_else(|| {
+        let at = self.place(&new.device, new.driver).unwrap_or_else(|| {
             let (device, driver) = (new.device.clone(), new.driver);
             self.devices.push(OfDevice { device, driver, by_key: FxHashMap::default() });
             self.devices.len() - 1

@@ -73,3 +73,65 @@ def test_the_reference_has_every_public_module():
     pages = "".join(page.read_text() for page in (ROOT / "docs/api").glob("*.md"))
     described = re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
     assert not [name for name in public if not any(each.startswith(name) for each in described)]
+
+
+def family_of(kernel):
+    return type(kernel).__name__.removesuffix("Kernel").removesuffix("Gemm").lower()
+
+
+def splits_of(kernels):
+    """The ways in which kernels of a family split K, in the words of README's table."""
+
+    def text(way, splitting):
+        pairs = {pair_of(kernel) for kernel in splitting}
+        bits = [[re.search(r"\d+", name)[0] for name in pair] for pair in every_pair]
+        of_one_size = {pair for pair, (a, b) in zip(every_pair, bits, strict=True) if a == b}
+        types = ""
+        if pairs == of_one_size != set(every_pair):
+            types = " of operands of one size"
+        elif pairs != set(every_pair):
+            types = " of " + " and ".join(sorted({a for a, _ in pairs}))
+        cc = min(kernel.metadata.min_cc for kernel in splitting)
+        later = f" on {cc / 10} and later" if cc > least_cc(kernels) else ""
+        return f"{way} splits{types}{later}"
+
+    def pair_of(kernel):
+        operands = kernel.metadata.operands
+        return str(operands.A.dtype), str(operands.B.dtype)
+
+    def way_of(kernel):
+        design = kernel.metadata.design
+        if getattr(design, "over_grid", False):
+            return "grid"
+        return "cluster" if design and design.cluster_shape[2] > 1 else None
+
+    every_pair = sorted({pair_of(kernel) for kernel in kernels})
+    ways = {way: [k for k in kernels if way_of(k) == way] for way in ("cluster", "grid")}
+    return "; ".join(text(way, found) for way, found in ways.items() if found) or "none"
+
+
+def least_cc(kernels):
+    return min(kernel.metadata.min_cc for kernel in kernels)
+
+
+def types_in(cell):
+    names = r"\b(float64|float32|float16|bfloat16|e4m3fn|e5m2|int32|int8|uint8)\b"
+    pairs = {"int8", "uint8"} if "8-bit integers" in cell else set()
+    return {*re.findall(names, cell)} | pairs
+
+
+def test_the_table_of_families_says_what_kernels_do():
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", PAGES[0].read_text(), re.MULTILINE)
+    table = {family: [cell.strip() for cell in cells.split("|")] for family, cells in rows}
+    kernels = {}
+    for kernel in cutlass_api.get_kernels():
+        kernels.setdefault(family_of(kernel), []).append(kernel)
+    assert table.keys() == kernels.keys()
+    for family, (hardware, types, _, splits) in table.items():
+        assert (family, splits) == (family, splits_of(kernels[family]))
+        operands = [kernel.metadata.operands for kernel in kernels[family]]
+        found = {str(of.dtype).removeprefix("float8_") for k in operands for of in (k.A, k.B)}
+        named = table["simt"][1] if "as `simt`" in types else types
+        assert (family, types_in(named)) == (family, found)
+        cc = least_cc(kernels[family])
+        assert (f"{cc / 10}" in hardware) if cc else (hardware == "CPU")
