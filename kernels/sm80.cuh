@@ -50,17 +50,17 @@ struct Sm80Gemm {
   static constexpr bool ROUNDS_STEPS =
       is_same<Accumulator, f32> && is_same<Out, f32> && sizeof(A) == 2;
 
-  // ptxas moves mma.sync across a barrier but not across a branch. Those of f64 are so long that it
-  // would issue all of a block before the barrier, and none would be left to hide the latency of
-  // the loads behind it.
+  // ptxas moves mma.sync across a barrier but not across a branch. An mma.sync of f64 takes so long
+  // that ptxas would issue all of a block before the barrier: none would remain to hide the latency
+  // of the loads after the barrier.
   static constexpr bool BRANCHES_AT_BARRIER = is_same<A, f64>;
 
   static constexpr int STEPS = TILE_K / TileA::K_STEP;  // of mma.sync in a K block
   static_assert(STEPS % 2 == 0, "fragments are double-buffered");
 
   // With ROUNDS_STEPS, ptxas multiplies so far ahead of the additions that the sums of a block's
-  // steps do not fit the registers. A branch divides the block: the store of a block ends its first
-  // half, or the copies of ragged blocks begin its second half (sm_90 has the registers for these).
+  // steps do not fit the registers. A branch splits the block in two: after the store, or before
+  // the copies of ragged blocks (sm_90 has the registers for these).
 #if __CUDA_ARCH__ == 900
   static constexpr bool DIVIDES_BLOCK = ROUNDS_STEPS && !ASYNC;
 #else

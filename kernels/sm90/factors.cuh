@@ -1,4 +1,4 @@
-// Factors of the sums, by which they are multiplied behind the main loop:
+// Factors of the sums, by which they are multiplied after the main loop:
 //   - factors of the output's rows and columns (Epilogue::PLAIN), such as the scales of quantized
 //     operands. The sums are then stored as without an epilogue.
 //   - scales of float8 operands that hold for all of K (Sm90Scales::A_BEHIND).

@@ -18,7 +18,8 @@
 //
 // Workspace is uninitialized or holds data of earlier launches. A word belongs to this launch if it
 // has MARK and the number of splits, if the next word has SECOND_MARK (87 bits of marks in all),
-// and if each CTA finds its own ready bit clear: an earlier launch leaves all ready bits set.
+// and if each CTA finds its own ready bit clear. A finished launch leaves all ready bits set, so a
+// clear bit means this launch.
 #pragma once
 #include "common/cluster.cuh"
 #include "common/ptx.cuh"

@@ -76,7 +76,7 @@ template <class Config> struct Sm90Scales {
   };
 
   // Whether the scales of successive parts lie at equal distances: pointers replace indices, whose
-  // arithmetic would delay the wgmma behind it.
+  // arithmetic would delay the next wgmma.
   static constexpr bool BY_POINTERS =
       PRESENT && Epilogue::A_LINEAR && Epilogue::B_LINEAR &&
       is_same<typename Epilogue::AScale, f32> && is_same<typename Epilogue::BScale, f32> &&

@@ -29,9 +29,8 @@ pub trait Family {
     where
         Self: Sized;
 
-    /// The place among the kernels that lead the list without a problem (`kernel/listing.rs`):
-    /// kernels of place 0, then for each combination of types and demands its kernels by place.
-    /// `None` for the kernels after them.
+    /// Sort key of leading kernels (`kernel/listing.rs`): all of place 0, then by (types, demands,
+    /// place). `None` for the kernels after them.
     fn leading_place(&self) -> Option<usize> {
         None
     }

@@ -50,7 +50,7 @@ impl Launch {
     }
 }
 
-/// Whether it pays that a grid overlaps with the previous one. The CTAs of an overlapping grid
+/// Whether overlap with the previous grid pays. The CTAs of an overlapping grid
 /// start on SMs with free resources. If only some SMs have any, the grid is unbalanced and ends
 /// later. Overlap pays if the grid fills the chip, or if an SM holds one CTA.
 pub fn overlap_pays(target: Target, ctas: u64, ctas_per_sm: u32) -> bool {

@@ -16,8 +16,8 @@ pub fn listed() -> &'static [usize] {
         let (mut leading, others): (Vec<usize>, Vec<usize>) =
             (0..all().len()).partition(|position| place(*position).is_some());
         leading.sort_by_key(|position| place(*position) != Some(0));
-        // An operand of one row fits both orders. Kernels of one layout stay together, so that such
-        // a problem meets different kernels, not one kernel in each layout.
+        // A one-row operand is both row- and column-major; grouping by layout stops four twins from
+        // leading.
         let group = |kernel: &Kernel| (kernel.types, kernel.demands());
         let is_same_group = |a: &usize, b: &usize| group(&all()[*a]) == group(&all()[*b]);
         for kernels in leading.chunk_by_mut(is_same_group) {

@@ -111,8 +111,8 @@ pub fn ranked<'a>(
     found.into_iter().map(|key| key as u32 as usize).collect()
 }
 
-/// The key of the kernel at a position for a dual GEMM; `None` if it does not serve it. Apart from
-/// the loop over kernels, where each instruction counts.
+/// The key of the kernel at a position for a dual GEMM; `None` if it does not serve it. A separate
+/// function, to keep the loop over kernels short.
 #[inline(never)]
 fn dual_key(position: usize, problem: &Problem, query: Option<&CostQuery>) -> Option<u64> {
     let kernel = &all()[position];

@@ -16,8 +16,8 @@ pub struct Sm90Block {
 }
 const _: () = assert!(size_of::<Sm90Block>() == 640 && offset_of!(Sm90Block, b_shorter) == 512);
 
-/// The parameter of an sm90 kernel of two matrices B. A tensor map spans both, so that it is
-/// encoded again when one of them moves.
+/// The parameter of an sm90 kernel of two matrices B. One map covers both, so moving either
+/// re-encodes it.
 #[repr(C, align(64))]
 #[derive(Clone)]
 pub struct DualBlock {

@@ -20,8 +20,8 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// Ranks a kernel behind the measured ones so far. A kernel of a problem with the same key, but
-    /// not of this problem, is left out.
+    /// Ranks a kernel behind the measured ones so far. A kernel that serves the key but not this
+    /// problem is skipped.
     fn rank_next(&mut self, position: usize) {
         let others = &mut self.positions[self.measured..];
         if let Some(at) = others.iter().position(|other| *other == position) {

@@ -66,7 +66,7 @@ fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
         (DType::F64, 16) => 0.85,
         (DType::F64, _) => 1.3,
         (_, 16) => 1.0,
-        // Fitted to other timings.
+        // Grouped kernels have a fit of their own.
         (_, 4) if config.grouped => 1.5,
         _ if config.grouped => 2.5,
         (_, 4) if shares => 1.4,

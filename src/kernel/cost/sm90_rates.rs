@@ -9,11 +9,10 @@ pub const FITTED_MEMORY_RATE: f64 = 3.35e12;
 pub const FITTED_MEMORY_LATENCY: f64 = 0.2e-6;
 /// Seconds of a launch.
 pub const FITTED_LAUNCH: f64 = 0.05e-6;
-/// What a split of 8-bit operands takes longer than that of 16-bit operands. Measured on an H200,
-/// of cluster splits.
+/// Extra seconds of a cluster split of 8-bit operands over 16-bit ones (H200).
 pub const SPLIT_OF_EIGHT_BITS: f64 = 1.3e-6;
-/// Relative time that the L2 cache takes longer for rows that begin inside a 32-byte sector, and
-/// for rows that begin at a sector inside a 128-byte line.
+/// Relative extra time of the L2 cache for rows that begin inside a 32-byte sector, and for rows
+/// that begin at a sector inside a 128-byte line.
 const FITTED_UNALIGNED_TO_SECTORS: f64 = 0.775;
 const FITTED_UNALIGNED_TO_LINES: f64 = 0.42;
 /// Seconds of an epilogue for each accumulator of a thread.
@@ -25,7 +24,7 @@ const FITTED_PING_PONG_EPILOGUE: f64 = 0.23;
 const FITTED_CROWDED: f64 = 2.5;
 const FITTED_CROWDED_SUMS: f64 = 152.0;
 
-/// Relative time that the L2 cache takes longer for rows of this alignment in bytes: 0 if aligned.
+/// Relative extra time of the L2 cache for rows of this alignment in bytes: 0 if aligned.
 pub fn alignment_penalty(aligned: u32) -> f64 {
     match aligned {
         128.. => 0.0,

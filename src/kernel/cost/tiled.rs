@@ -13,22 +13,22 @@ pub struct Tile {
     pub operation: Operation,
     /// CTAs of a cluster that share the tile, each with a part of K.
     pub split: u32,
-    /// CTAs that share a multiprocessor: their overheads overlap. 1 where `rate` is fitted, which
-    /// contains this.
+    /// CTAs that share a multiprocessor: their overheads overlap. 1 where the fitted `rate` includes
+    /// the overlap.
     pub ctas_per_sm: u32,
     /// FLOP per second of one multiprocessor.
     pub rate: f64,
     /// Time factor of the tile's loads over loads of 16 bytes.
     pub load_penalty: f64,
-    /// Bytes per second of an H100's device memory, as far as the kernel reaches it.
+    /// Bytes per second that the kernel reaches of an H100's device memory.
     pub memory_rate: f64,
     /// The least seconds of a CTA's K block, whose elements arrive in registers during the block
-    /// before. CTAs that share a multiprocessor overlap them. 0 where `cp.async` fetches ahead.
+    /// before; hidden by a second CTA of the multiprocessor. 0 where `cp.async` fetches ahead.
     pub block_latency: f64,
-    /// Seconds to fill the pipeline and to store a tile, which CTAs that share a multiprocessor
-    /// overlap.
+    /// Seconds to fill the pipeline and to store a tile, hidden by a second CTA of the
+    /// multiprocessor.
     pub overhead: f64,
-    /// Further seconds to store a tile, which such CTAs do not overlap.
+    /// Further seconds to store a tile, hidden by no other CTA.
     pub store: f64,
 }
 
@@ -46,8 +46,7 @@ const FITTED_SPLIT_BYTE: f64 = 0.6e-10;
 /// Fitted on an H100: bytes per second of device memory, fewer than sm90 kernels reach.
 pub const FITTED_MEMORY_RATE: f64 = 1.8e12;
 
-/// Assumed, not measured: the same if the stages in flight on 132 multiprocessors are 4 MB and
-/// more; 2 MB cover the latency.
+/// Memory rate with at least 4 MB in flight; the rate above is with 2 MB. Assumed, not measured.
 pub const DEEP_PIPELINE_MEMORY_RATE: f64 = 2.8e12;
 
 /// The launch, plus the longer of device memory and the waves, each of which takes the longer of

@@ -7,9 +7,8 @@ use super::shapes::{Shape, cooperative, ping_pong};
 /// the fastest according to the cost model. It was chosen greedily: each comment names the products
 /// for which the set without that kernel is slower. `tests/listing.rs` has the products and limits.
 ///
-/// Kernels that refuse large outputs come first; for large outputs, the later kernels move up. Of
-/// the kernels without a split, small tiles come first: small outputs, which they serve, leave few
-/// of the first places to them.
+/// Splits come first; large outputs skip them, as splits refuse large outputs. Small tiles come
+/// before large ones, for small outputs.
 const LEADING: [Leading; 10] = [
     // One row of 4096 columns: a split in two doubles the bytes in flight.
     Leading { swapped: true, ..split(2, cooperative([64, 16], [1, 1])) },

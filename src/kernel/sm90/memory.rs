@@ -10,8 +10,8 @@ use crate::operand::DType;
 /// Registers for addresses, counters and the epilogue (`OTHERS` of the program).
 const OTHER_REGISTERS: u32 = 48;
 const OTHER_REGISTERS_OF_MIXED: u32 = 20;
-/// Registers that scales behind the main loop take, beside those of an epilogue.
-const REGISTERS_BEHIND: u32 = 32;
+/// Registers for scales applied after the main loop (`Sm90Factors`), in addition to the epilogue's.
+const FACTOR_REGISTERS: u32 = 32;
 /// Most registers for scales that are loaded ahead.
 const MOST_SCALE_REGISTERS: u32 = 40;
 pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
@@ -145,7 +145,7 @@ impl Sm90 {
     }
 
     /// Whether the program applies block scales: to float8 products, where the registers hold them
-    /// (`Sm90Scales` of the program) or behind the main loop (`Sm90Factors`), and to the integers
+    /// (`Sm90Scales` of the program) or after the main loop (`Sm90Factors`), and to the integers
     /// of a mixed product (`Sm90IntegerScales`).
     pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
         if is_mixed(types) {
@@ -165,7 +165,7 @@ impl Sm90 {
         }
         // Scales of all of K multiply the whole sums, or the partial sums of a split.
         let is_inside = |scale: &BlockScale| !scale.is_whole() || self.split > 1;
-        let behind = if a.iter().chain(&b).all(is_inside) { 0 } else { REGISTERS_BEHIND };
+        let factors = if a.iter().chain(&b).all(is_inside) { 0 } else { FACTOR_REGISTERS };
         let (a, b) = (a.filter(is_inside), b.filter(is_inside));
         if self.fast_sums && (a.is_some() || b.is_some()) {
             return false;
@@ -192,7 +192,7 @@ impl Sm90 {
             None if a.iter().chain(&b).any(|scale| scale.depth < 128) => return false,
             None => 1,
         };
-        (count * sets).max(behind) <= left
+        (count * sets).max(factors) <= left
     }
 
     /// Whether the accumulators leave registers for an epilogue. With 192 accumulator registers,

@@ -258,7 +258,7 @@ pub(super) fn grouped() -> Vec<Shape> {
     ]
 }
 
-/// Tiles for 8-bit operands, K-major. A coarse choice, since there are many types. Ping-pong and
+/// Tiles for 8-bit operands, K-major. Few shapes, because each is compiled for many types. Ping-pong and
 /// 128x256 are for integers: float8 needs registers for two sets of sums (`space.rs`).
 pub(super) fn eight_bit() -> Vec<Shape> {
     let mut shapes = vec![

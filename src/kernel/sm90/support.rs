@@ -69,8 +69,8 @@ impl Sm90 {
         }
     }
 
-    /// Refuses more CTAs than fit 32 bits, and integers whose sums a grid split might take for its
-    /// mark. A kernel that stores float32 sums of 16-bit products requires N to be a multiple of 8:
+    /// Refuses more CTAs than fit 32 bits, and integer sums that could equal a grid split's mark. A
+    /// kernel that stores float32 sums of 16-bit products requires N to be a multiple of 8:
     /// for other N, cuBLAS rounds to nearest (docs/design/accuracy.md).
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         const EVEN: i64 = 8;
@@ -104,8 +104,7 @@ impl Sm90 {
         const LEAST_BLOCKS: u32 = 32;
         /// Most tiles of a cluster split.
         const MOST_TILES: u64 = 3 * Target::H100.multiprocessors as u64 / 2;
-        // Packed operands, and those of other than 16 bits, have too few tiles to choose from to
-        // drop one.
+        // Packed operands, and those of other than 16 bits, need every tile: there are few for them.
         let is_plain = !self.packed.contains(&true)
             && [&problem.a, &problem.b].iter().all(|view| view.dtype.bytes() == 2);
         if self.split == 1 || !(self.over_grid || is_plain) {
