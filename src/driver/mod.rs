@@ -13,4 +13,4 @@ pub use error::DriverError;
 pub use graph::{Graph, PER_THREAD_STREAM, is_captured, is_green_context_stream};
 pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library, ParameterValue};
 pub use tensor_map::EncodedTensorMap;
-pub use timing::{Memory, Recording, Stream};
+pub use timing::{DeviceMemory, Recording, Stream};

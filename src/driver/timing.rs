@@ -113,18 +113,18 @@ impl Drop for Stream {
 }
 
 /// Device memory, freed when the value is dropped.
-pub struct Memory {
+pub struct DeviceMemory {
     device: &'static Device,
     address: u64,
 }
 
-impl Memory {
-    pub fn allocate(device: &'static Device, bytes: u64) -> Result<Memory, DriverError> {
+impl DeviceMemory {
+    pub fn allocate(device: &'static Device, bytes: u64) -> Result<DeviceMemory, DriverError> {
         let _current = device.make_current()?;
         let mut address = 0;
         // SAFETY: the pointer is to a local. The driver refuses 0 bytes.
         unsafe { call!(sys::cuMemAlloc_v2(&mut address, bytes.max(1) as usize))? };
-        Ok(Memory { device, address })
+        Ok(DeviceMemory { device, address })
     }
 
     pub fn address(&self) -> u64 {
@@ -132,7 +132,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // An address belongs to one device, so that another current context serves as well.
         let _current = self.device.make_current();

@@ -18,13 +18,13 @@ pub struct Demand {
     /// positive, and all strides in TMA's reach.
     pub by_tma: bool,
     /// Whether the operand is packed first, whatever its layout.
-    pub copied: bool,
+    pub packed: bool,
 }
 
 impl Demand {
     /// Any strides, any alignment.
     pub const NONE: Demand =
-        Demand { order: None, align: 1, whole: [false; 2], by_tma: false, copied: false };
+        Demand { order: None, align: 1, whole: [false; 2], by_tma: false, packed: false };
 
     /// This order, aligned to `align` bytes.
     pub fn aligned(order: Major, align: u32) -> Demand {
@@ -53,7 +53,7 @@ impl Demand {
             return Err(Unsupported::Layout { name, shape: shape(), stride: stride(), expected });
         }
         if !self.is_in_reach(view) {
-            return Err(Unsupported::Far { name, stride: stride() });
+            return Err(Unsupported::LongStride { name, stride: stride() });
         }
         let (actual, expected) = (self.alignment(order, view), self.align.into());
         if actual < expected {

@@ -32,12 +32,12 @@ pub struct FamilyAnswer {
     pub serving: usize,
     /// Why no kernel serves the problem: the most frequent refusal among the kernels that passed
     /// the most checks. None if a kernel serves it.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<NotOffered>,
 }
 
 /// Why a kernel is not offered for a problem on a chip.
 #[derive(Clone, Debug, Error, PartialEq)]
-pub enum Refusal {
+pub enum NotOffered {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     #[error(
@@ -83,7 +83,7 @@ pub fn explain<'a>(
         let Some((answer, nearest)) = families.last_mut() else { continue };
         answer.kernels += 1;
         let refusal = refusal(kernel, problem, target, fusion);
-        match refusal.or_else(|| policy(position).map(Refusal::Policy)) {
+        match refusal.or_else(|| policy(position).map(NotOffered::Policy)) {
             None => answer.serving += 1,
             Some(refusal) => nearest.add(refusal),
         }
@@ -153,20 +153,20 @@ fn refusal(
     problem: &Problem,
     target: Option<Target>,
     fusion: Fusion<'_>,
-) -> Option<Refusal> {
+) -> Option<NotOffered> {
     if let Err(reason) = kernel.with(fusion).supports(problem) {
         return Some(reason.into());
     }
     if let Some(Target { cc, .. }) = target.filter(|target| !kernel.runs_on(target.cc)) {
-        return Some(Refusal::Chip { cc, chips: kernel.chips() });
+        return Some(NotOffered::Chip { cc, chips: kernel.chips() });
     }
-    kernel.check_fusion(fusion).err().map(Refusal::from)
+    kernel.check_fusion(fusion).err().map(NotOffered::from)
 }
 
 /// The refusals of the kernels that passed the most checks, with their frequencies.
 struct Nearest {
     passed: (u32, i64),
-    refusals: Vec<(Refusal, usize)>,
+    refusals: Vec<(NotOffered, usize)>,
 }
 
 impl Nearest {
@@ -174,7 +174,7 @@ impl Nearest {
         Nearest { passed: (0, i64::MIN), refusals: Vec::new() }
     }
 
-    fn add(&mut self, refusal: Refusal) {
+    fn add(&mut self, refusal: NotOffered) {
         let passed = passed_checks(&refusal);
         if passed > self.passed {
             *self = Nearest { passed, refusals: Vec::new() };
@@ -188,7 +188,7 @@ impl Nearest {
     }
 
     /// The first of equally frequent refusals.
-    fn most_frequent(self) -> Option<Refusal> {
+    fn most_frequent(self) -> Option<NotOffered> {
         let most = self.refusals.iter().map(|(_, count)| *count).max()?;
         self.refusals.into_iter().find(|(_, count)| *count == most).map(|(refusal, _)| refusal)
     }
@@ -196,14 +196,14 @@ impl Nearest {
 
 /// The position of the failed check in the order of [`Kernel::supports`], and how close the kernel
 /// came to passing it.
-fn passed_checks(refusal: &Refusal) -> (u32, i64) {
+fn passed_checks(refusal: &NotOffered) -> (u32, i64) {
     let operand = |name: &str| match name {
         "A" => 0u32,
         "B" => 2,
         _ => 4,
     };
     let passed = match refusal {
-        Refusal::Unsupported(reason) => match reason {
+        NotOffered::Unsupported(reason) => match reason {
             Unsupported::Operation { .. } => 0,
             Unsupported::DType { name: "accumulator_type", .. } => 40,
             Unsupported::DType { name, .. } => 1 + operand(name),
@@ -211,27 +211,27 @@ fn passed_checks(refusal: &Refusal) -> (u32, i64) {
             Unsupported::Rank { .. } | Unsupported::Offsets { .. } | Unsupported::Extent { .. } => {
                 20
             }
-            Unsupported::Few { .. }
+            Unsupported::TooMany { .. }
             | Unsupported::Shallow { .. }
             | Unsupported::Uneven { .. }
             | Unsupported::UnevenDual { .. } => 21,
             Unsupported::Layout { name, .. } => 30 + operand(name),
-            Unsupported::Far { name, .. } | Unsupported::Alignment { name, .. } => {
+            Unsupported::LongStride { name, .. } | Unsupported::Alignment { name, .. } => {
                 31 + operand(name)
             }
             Unsupported::FusesNone { .. }
             | Unsupported::Epilogue { .. }
-            | Unsupported::Distant { .. } => 50,
+            | Unsupported::MatricesFarApart { .. } => 50,
             Unsupported::NoEpilogues | Unsupported::NoProducts | Unsupported::FastSums => 61,
             Unsupported::NoScales => 62,
         },
-        Refusal::Chip { .. } => 60,
-        Refusal::Policy(_) => 63,
+        NotOffered::Chip { .. } => 60,
+        NotOffered::Policy(_) => 63,
     };
     let closeness = match refusal {
-        Refusal::Unsupported(Unsupported::Few { limit, .. }) => *limit,
-        Refusal::Unsupported(Unsupported::Shallow { least, .. }) => -least,
-        Refusal::Unsupported(Unsupported::Alignment { expected, .. }) => -expected,
+        NotOffered::Unsupported(Unsupported::TooMany { limit, .. }) => *limit,
+        NotOffered::Unsupported(Unsupported::Shallow { least, .. }) => -least,
+        NotOffered::Unsupported(Unsupported::Alignment { expected, .. }) => -expected,
         _ => 0,
     };
     (passed, closeness)

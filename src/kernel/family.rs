@@ -152,7 +152,7 @@ pub trait Family {
     fn partials(&self, types: Types, framed: &GemmProblem) -> Partials;
 
     /// The launch of the kernel; `None` if the kernel does not compute this operation on a GPU.
-    fn launch(&self, request: &LaunchRequest) -> Option<Launch>;
+    fn launch(&self, request: &LaunchInput) -> Option<Launch>;
 
     /// The estimated cost of a problem; [`Estimate::UNKNOWN`] without a model.
     fn estimate(&self, _types: Types, _ctas_per_sm: u32, _query: &CostQuery) -> Estimate {
@@ -167,7 +167,7 @@ pub trait Family {
 }
 
 /// The input of [`Family::launch`]. The output is not empty.
-pub struct LaunchRequest<'a> {
+pub struct LaunchInput<'a> {
     pub types: Types,
     pub problem: &'a Problem,
     /// Whether an epilogue is fused.
@@ -179,7 +179,7 @@ pub struct LaunchRequest<'a> {
     pub factor: Option<&'a View>,
 }
 
-impl LaunchRequest<'_> {
+impl LaunchInput<'_> {
     /// Calls `launch` with a GEMM, and with the group offsets of a grouped GEMM. `None` for other
     /// operations, and for zero groups.
     pub fn gemm(

@@ -4,7 +4,7 @@ use super::cost::chips::{Target, ctas_per_sm, max_shared_bytes_per_cta, min_shar
 use super::cost::query::{CostQuery, Estimate};
 use super::demand::Demand;
 use super::design::Design;
-use super::family::LaunchRequest;
+use super::family::LaunchInput;
 use super::fusion::Fusion;
 use super::launch::Launch;
 use super::limits::check_limits;
@@ -126,7 +126,7 @@ impl Kernel {
         self.demands()[1].check(name, factor)?;
         let (bytes, limit) = (factor.data.abs_diff(b.data), TensorMap::LONGEST_STRIDE);
         if bytes > limit && !factor.fake && !b.fake {
-            return Err(Unsupported::Distant { name, bytes, limit });
+            return Err(Unsupported::MatricesFarApart { name, bytes, limit });
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Kernel {
     /// corrupt memory or leave part of the output unwritten. Not checked: the accumulator type and
     /// [`Kernel::check_precision`], which affect values only, and [`Family::check_range`], which
     /// affects the time only.
-    pub fn addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
+    pub fn check_addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
         self.check(problem, Kernel::check_extents)
     }
 
@@ -317,7 +317,7 @@ impl Kernel {
         }
         let (types, is_fused) = (self.types, self.epilogue.is_some());
         let factor = epilogue.and_then(|bound| bound.factor()).map(|(_, view)| view);
-        let request = LaunchRequest { types, problem, is_fused, target, workspace, factor };
+        let request = LaunchInput { types, problem, is_fused, target, workspace, factor };
         self.design.family().launch(&request)
     }
 

@@ -45,7 +45,7 @@ pub use cost::query::Estimate;
 pub use demand::Demand;
 pub use design::Design;
 pub use elementwise::{Elementwise, ElementwiseParams};
-pub use explain::{Candidate, Explanation, FamilyAnswer, Refusal, explain};
+pub use explain::{Candidate, Explanation, FamilyAnswer, NotOffered, explain};
 pub use fusion::Fusion;
 pub use kernel::Kernel;
 pub use launch::{Launch, Params};

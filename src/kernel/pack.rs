@@ -25,7 +25,7 @@ assert_fields!(PackOperand, 72, source_stride: 16, pitch: 40, rows: 56);
 
 /// An operand to pack.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Operand {
+pub struct PackedOperand {
     params: PackOperand,
     /// CTAs of one matrix; `params` holds them in 32 bits.
     tiles: u64,
@@ -33,10 +33,10 @@ pub struct Operand {
     view: View,
 }
 
-impl Operand {
+impl PackedOperand {
     /// Packs a view to an address, contiguous along dimension `k`, with rows along dimension
     /// `rows`.
-    pub fn new(view: &View, rows: usize, k: usize, destination: u64) -> Operand {
+    pub fn new(view: &View, rows: usize, k: usize, destination: u64) -> PackedOperand {
         let size = view.dtype.bytes();
         // A matrix that all batches share is copied once.
         let batch = if view.stride[0] == 0 { 1 } else { view.shape[0] };
@@ -68,7 +68,7 @@ impl Operand {
         stride[k] = 1;
         stride[rows] = pitch / size;
         stride[0] = if batch == 1 { 0 } else { batch_pitch / size };
-        Operand { params, tiles, view: View { data: destination, stride, ..*view } }
+        PackedOperand { params, tiles, view: View { data: destination, stride, ..*view } }
     }
 
     pub fn bytes(&self) -> u64 {
@@ -79,13 +79,13 @@ impl Operand {
 /// The launch that packs one or both operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pack {
-    operands: [Option<Operand>; 2],
+    operands: [Option<PackedOperand>; 2],
 }
 
 impl Pack {
     pub const THREADS: u32 = 256;
 
-    pub fn new(operands: [Option<Operand>; 2]) -> Pack {
+    pub fn new(operands: [Option<PackedOperand>; 2]) -> Pack {
         Pack { operands }
     }
 
@@ -96,7 +96,7 @@ impl Pack {
 
     /// Bytes of workspace.
     pub fn bytes(&self) -> u64 {
-        self.operands.iter().flatten().map(Operand::bytes).sum()
+        self.operands.iter().flatten().map(PackedOperand::bytes).sum()
     }
 
     /// `PackParams` of `kernels/pack.cuh`.
@@ -108,7 +108,7 @@ impl Pack {
     /// The largest of the numbers that the kernel holds in 32 bits: bytes of a row or of a column,
     /// 16-byte pieces of a matrix, CTAs.
     pub fn largest_count(&self) -> u64 {
-        let of = |operand: &Operand| {
+        let of = |operand: &PackedOperand| {
             let PackOperand { pitch, rows, batch, .. } = operand.params;
             let size = operand.view.dtype.bytes();
             let lines = i64::from(rows) * size;

@@ -20,11 +20,11 @@ pub enum Unsupported {
     )]
     Alignment { name: &'static str, address: u64, stride: Vec<i64>, actual: i64, expected: i64 },
     #[error("{name} has strides {stride:?}; TMA takes steps of less than 2^40 bytes")]
-    Far { name: &'static str, stride: Vec<i64> },
+    LongStride { name: &'static str, stride: Vec<i64> },
     #[error("dimension {dimension} is {extent}; kernels index up to {limit}")]
     Extent { dimension: &'static str, extent: i64, limit: i64 },
     #[error("{dimension} is {extent}, and the kernel serves at most {limit}")]
-    Few { dimension: &'static str, extent: i64, limit: i64 },
+    TooMany { dimension: &'static str, extent: i64, limit: i64 },
     #[error("K is {k}, and the kernel serves at least {least}")]
     Shallow { k: i64, least: i64 },
     #[error(
@@ -34,7 +34,7 @@ pub enum Unsupported {
     #[error("N is {n}; a kernel of two matrices B takes them in blocks of {of} columns")]
     UnevenDual { n: i64, of: i64 },
     #[error("{name} begins {bytes} bytes from B; a kernel of both reaches {limit} bytes")]
-    Distant { name: &'static str, bytes: u64, limit: u64 },
+    MatricesFarApart { name: &'static str, bytes: u64, limit: u64 },
     #[error("the arguments carry the epilogue {requested}, and it fuses none")]
     FusesNone { requested: String },
     #[error("it fuses the epilogue {fused}, and the arguments carry {requested}")]

@@ -39,7 +39,7 @@ pub fn check(
     problem: &Problem,
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), LaunchError> {
-    kernel.addresses(problem).map_err(LaunchError::unsupported)?;
+    kernel.check_addresses(problem).map_err(LaunchError::unsupported)?;
     check_epilogue(kernel, problem, epilogue)
 }
 

@@ -124,7 +124,7 @@ impl Sm90Block {
         if !a_has_map {
             scalars.a = now[0];
         }
-        let has_map = [a_has_map, true, scalars.out_by_copy_engine != 0];
+        let has_map = [a_has_map, true, scalars.out_by_tma != 0];
         for (at, map) in maps.iter_mut().enumerate() {
             if has_map[at] && now[at] != before[at] {
                 map.move_to(now[at])?;

@@ -99,9 +99,9 @@ impl CompiledArtifact {
     /// What the program uses: registers, shared memory, spills, and the occupancy. Raises
     /// ValueError for a kernel that has no program.
     #[getter]
-    fn resources(&self, py: Python<'_>) -> PyResult<Resources> {
+    fn resources(&self, py: Python<'_>) -> PyResult<PyResources> {
         let program = self.program_or_raise(py)?;
-        let mut resources = Resources::of(program);
+        let mut resources = PyResources::of(program);
         if let Ok(kernel) = kernel::kernel_of(self.kernel_obj.bind(py)) {
             let (cc, used) = (program.architecture.cc, program.resources);
             let ctas = kernel.occupancy(cc, used.registers, used.static_shared_bytes);
@@ -212,8 +212,8 @@ impl PyProgram {
 
     /// What the program uses: registers, shared memory, spills.
     #[getter]
-    fn resources(&self) -> Resources {
-        Resources::of(&self.0)
+    fn resources(&self) -> PyResources {
+        PyResources::of(&self.0)
     }
 
     /// NVRTC's messages, such as warnings; may be empty.
@@ -252,9 +252,9 @@ fn facts(program: &compile::Program) -> String {
 }
 
 /// What a compiled kernel uses, as ptxas reports it.
-#[pyclass(module = "cutlass_api.artifact", frozen, get_all, eq)]
+#[pyclass(name = "Resources", module = "cutlass_api.artifact", frozen, get_all, eq)]
 #[derive(PartialEq)]
-pub struct Resources {
+pub struct PyResources {
     /// Registers of a thread.
     registers: u32,
     /// Bytes of local memory of a thread: arrays that are indexed at run time, and spilled
@@ -274,10 +274,10 @@ pub struct Resources {
     ctas_per_sm: Option<u32>,
 }
 
-impl Resources {
-    fn of(program: &compile::Program) -> Resources {
+impl PyResources {
+    fn of(program: &compile::Program) -> PyResources {
         let used = program.resources;
-        Resources {
+        PyResources {
             registers: used.registers,
             stack_bytes: used.stack_bytes,
             spill_store_bytes: used.spill_store_bytes,
@@ -291,7 +291,7 @@ impl Resources {
 }
 
 #[pymethods]
-impl Resources {
+impl PyResources {
     fn __repr__(&self) -> String {
         let shown = |number: Option<u32>| number.map_or("None".to_owned(), |it| it.to_string());
         format!(

@@ -9,7 +9,7 @@ use pyo3::types::PyTuple;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::artifact::PyProgram;
-use super::cuda_arguments::{Arguments, Target};
+use super::cuda_arguments::{Arguments, UserFunction};
 use super::ranges::Range;
 use super::stream::{StreamArgument, current_stream, optional_handle};
 use super::utils::{ComputeCapability, set_package_directories, shown};
@@ -24,7 +24,7 @@ use crate::tune::{OwnBenchmark, TimedKernel};
 #[pyclass(module = "cutlass_api", frozen)]
 pub struct CudaFunction {
     source: UserSource,
-    target: Target,
+    target: UserFunction,
     /// An int, one to three ints, or a function of the arguments that returns either.
     grid: Py<PyAny>,
     block: [u32; 3],
@@ -84,7 +84,7 @@ impl CudaFunction {
         let (function, names) = (source.function.clone(), source.parameter_names());
         Ok(CudaFunction {
             source,
-            target: Target { function, names, contiguous },
+            target: UserFunction { function, names, contiguous },
             grid: grid.clone().unbind(),
             block,
             cluster,

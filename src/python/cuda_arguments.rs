@@ -12,7 +12,7 @@ use crate::driver::{Device, ParameterValue};
 use crate::operand::{self, DType, Memory};
 
 /// The properties of a user's function that its arguments are checked against.
-pub struct Target {
+pub struct UserFunction {
     pub function: String,
     /// The names of the parameters, for messages.
     pub names: Vec<String>,
@@ -20,7 +20,7 @@ pub struct Target {
     pub contiguous: bool,
 }
 
-impl Target {
+impl UserFunction {
     /// The parameter in messages, such as `x of square`.
     fn name_of(&self, at: usize) -> String {
         match self.names.get(at) {
@@ -62,12 +62,15 @@ impl Argument<'_> {
 
 /// The arguments of a call.
 pub struct Arguments<'a, 'py> {
-    target: &'a Target,
+    target: &'a UserFunction,
     values: Vec<Argument<'py>>,
 }
 
 impl<'a, 'py> Arguments<'a, 'py> {
-    pub fn read(target: &'a Target, args: &Bound<'py, PyTuple>) -> PyResult<Arguments<'a, 'py>> {
+    pub fn read(
+        target: &'a UserFunction,
+        args: &Bound<'py, PyTuple>,
+    ) -> PyResult<Arguments<'a, 'py>> {
         let read = |(at, object)| read_argument(|| target.name_of(at), object);
         let values = args.iter().enumerate().map(read).collect::<PyResult<_>>()?;
         Ok(Arguments { target, values })
@@ -170,7 +173,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         address: impl Fn(&Memory) -> u64,
     ) -> PyResult<Vec<ParameterValue>> {
         if parameters.len() != self.values.len() {
-            let Target { function, names, .. } = self.target;
+            let UserFunction { function, names, .. } = self.target;
             let named = match names.len() == parameters.len() {
                 true => format!(" ({})", names.join(", ")),
                 false => String::new(),

@@ -46,7 +46,7 @@ mod _core {
     #[pymodule_export]
     use super::{
         arguments::{ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments},
-        artifact::{CompiledArtifact, PyProgram, Resources},
+        artifact::{CompiledArtifact, PyProgram, PyResources},
         cuda::CudaFunction,
         discovery::{get_kernels, register_kernel_class},
         dtype::{PyDType, PyElement},

@@ -8,7 +8,7 @@ use super::error::TuneError;
 use super::operands::{Operands, span, views};
 use super::timed::{TimedKernel, TimingStream, sets};
 use crate::compile::Program;
-use crate::driver::{Device, Memory, Stream};
+use crate::driver::{Device, DeviceMemory, Stream};
 use crate::epilogue::{BoundEpilogue, Epilogue};
 use crate::kernel;
 use crate::launch::{LaunchError, PreparedLaunch, check, check_architecture, device_of};
@@ -18,7 +18,7 @@ use crate::problem::Problem;
 pub struct Benchmark {
     device: &'static Device,
     stream: TimingStream,
-    sets: Vec<Operands<Memory>>,
+    sets: Vec<Operands<DeviceMemory>>,
     problem: Problem,
     epilogue: Option<&'static Epilogue>,
     /// What kernels are compared with before they are timed.
@@ -102,9 +102,9 @@ impl Benchmark {
         let (device, kernel) = (self.device, kernel::at(position));
         check_architecture(program, device)?;
         let bytes = kernel.workspace_bytes(&self.problem);
-        let workspace = (bytes > 0).then(|| Memory::allocate(device, bytes)).transpose()?;
-        let address = workspace.as_ref().map_or(0, Memory::address);
-        let prepare = |operands: &Operands<Memory>| -> Result<PreparedLaunch, LaunchError> {
+        let workspace = (bytes > 0).then(|| DeviceMemory::allocate(device, bytes)).transpose()?;
+        let address = workspace.as_ref().map_or(0, DeviceMemory::address);
+        let prepare = |operands: &Operands<DeviceMemory>| -> Result<PreparedLaunch, LaunchError> {
             let (problem, epilogue) = (&operands.problem, operands.epilogue.as_ref());
             check(kernel, problem, epilogue)?;
             PreparedLaunch::new(position, problem, epilogue, address, program.clone())

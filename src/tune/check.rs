@@ -2,7 +2,7 @@
 
 use super::error::TuneError;
 use super::operands::{HostOperands, Operands, host_buffer, span};
-use crate::driver::{Memory, Stream};
+use crate::driver::{DeviceMemory, Stream};
 use crate::epilogue::BoundEpilogue;
 use crate::operand::{DType, DeviceId, View};
 use crate::problem::Problem;
@@ -17,7 +17,7 @@ const LARGEST_ERROR: f64 = 8.0;
 /// The reference's outputs, and the operands that kernels compute on.
 pub struct Check {
     /// No kernel runs on these copies: an output may be an input, too.
-    operands: Operands<Memory>,
+    operands: Operands<DeviceMemory>,
     expected: HostOperands,
     tolerance: Option<f64>,
     inputs_as_tf32: bool,
@@ -55,7 +55,7 @@ impl Check {
     pub fn run(
         &self,
         stream: &Stream,
-        launch: impl FnOnce(&Operands<Memory>) -> Result<(), TuneError>,
+        launch: impl FnOnce(&Operands<DeviceMemory>) -> Result<(), TuneError>,
     ) -> Result<(), TuneError> {
         let Operands { problem, epilogue, .. } = &self.operands;
         let operands = Operands::copy(stream, stream.device(), problem, epilogue.as_ref())?;

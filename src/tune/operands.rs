@@ -1,7 +1,7 @@
 //! Copies of a problem's operands, in device memory or on the host.
 
 use super::error::TuneError;
-use crate::driver::{Device, DriverError, Memory, Stream};
+use crate::driver::{Device, DeviceMemory, DriverError, Stream};
 use crate::epilogue::{BoundEpilogue, Value};
 use crate::operand::{DeviceId, View};
 use crate::problem::Problem;
@@ -41,16 +41,16 @@ impl<M> Copies<M> {
     }
 }
 
-impl Copies<Memory> {
+impl Copies<DeviceMemory> {
     /// Copies ranges of `source`, which the caller holds, to the stream's device. The copy has
     /// ended once the stream is synchronized.
     pub fn on_device(
         stream: &Stream,
         source: &Device,
         ranges: impl IntoIterator<Item = (u64, u64)>,
-    ) -> Result<Copies<Memory>, DriverError> {
+    ) -> Result<Copies<DeviceMemory>, DriverError> {
         Copies::of(ranges, |begin, bytes| {
-            let memory = Memory::allocate(stream.device(), bytes + LINE_BYTES)?;
+            let memory = DeviceMemory::allocate(stream.device(), bytes + LINE_BYTES)?;
             let address = memory.address() + begin % LINE_BYTES;
             // SAFETY: the caller holds the tensors; the new memory has their bytes.
             unsafe { stream.copy(address, source, begin, bytes)? };
@@ -77,7 +77,7 @@ pub fn host_buffer(bytes: u64) -> Result<Vec<u64>, TuneError> {
     Ok(buffer)
 }
 
-impl Operands<Memory> {
+impl Operands<DeviceMemory> {
     /// Copies operands on `source` to the stream's device. The copy has ended once the stream is
     /// synchronized.
     pub fn copy(
@@ -85,7 +85,7 @@ impl Operands<Memory> {
         source: &Device,
         problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
-    ) -> Result<Operands<Memory>, DriverError> {
+    ) -> Result<Operands<DeviceMemory>, DriverError> {
         let copies = Copies::on_device(stream, source, ranges(problem, epilogue))?;
         let device = DeviceId::Cuda(stream.device().ordinal);
         Ok(Operands::over(problem, epilogue, device, copies))

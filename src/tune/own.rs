@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::operands::Copies;
 use super::timed::{TimedKernel, TimingStream, sets};
-use crate::driver::{Device, DriverError, Memory, Stream};
+use crate::driver::{Device, DeviceMemory, DriverError, Stream};
 
 /// Sets of copies of tensors, together larger than the L2 cache.
 pub struct OwnBenchmark {
     device: &'static Device,
     stream: TimingStream,
-    sets: Vec<Copies<Memory>>,
+    sets: Vec<Copies<DeviceMemory>>,
 }
 
 impl OwnBenchmark {

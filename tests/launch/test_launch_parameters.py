@@ -519,7 +519,7 @@ def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace(
         p = device.last_sm90_parameters()
         first_map, second_map = (p.b, p.a) if kernel.metadata.design.swapped else (p.a, p.b)
         assert {p.a.address, p.b.address} & {0x70000000} and p.a.extents[0] == p.b.extents[0] == 257
-        assert p.a.strides[0] == p.b.strides[0] == 640 and p.out_by_copy_engine == 0
+        assert p.a.strides[0] == p.b.strides[0] == 640 and p.out_by_tma == 0
 
         # The user's workspace must be large enough and on the operands' device.
         device.library.stand_in_forget_allocations()
@@ -658,7 +658,7 @@ def test_a_grouped_launch_carries_the_offsets_and_all_matrices():
         assert p.b.strides == (128, 256 * 128), p
         assert p.out.address == OUT, p
         assert p.out.extents == (64, 128, 1), p
-        assert p.out_by_copy_engine == 1, p
+        assert p.out_by_tma == 1, p
         assert p.extents == (128, 64, 256, 3), p
         assert p.batched == (0, 1), p
         assert p.offsets == (OFFSETS, 1), p

@@ -189,7 +189,7 @@ class Sm90Parameters(NamedTuple):
     #: M, N, K and L, as the program counts them.
     extents: tuple[int, ...]
     batched: tuple[int, ...]
-    out_by_copy_engine: int
+    out_by_tma: int
     #: Rows of the boxes of K-major operands.
     boxes: tuple[int, ...]
     offsets: tuple[int, ...]

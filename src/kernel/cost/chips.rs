@@ -39,7 +39,7 @@ pub fn ctas_per_sm(cc: u32, threads: u32, registers: u32, shared_bytes: u32) -> 
 }
 
 /// Facts that all chips of a compute capability share.
-struct Architecture {
+struct ArchitectureFacts {
     tensor_flop_per_clock: f64,
     mma_sync_flop_per_clock: f64,
     fma_flop_per_clock: f64,
@@ -49,8 +49,8 @@ struct Architecture {
     shared_kib_per_sm: u32,
 }
 
-impl Architecture {
-    const fn of(cc: u32) -> Architecture {
+impl ArchitectureFacts {
+    const fn of(cc: u32) -> ArchitectureFacts {
         let (tensor, mma_sync, fma, cta, sm) = match cc {
             80 => (2048.0, 2048.0, 128.0, 163, 164),
             87 => (2048.0, 2048.0, 256.0, 163, 164),
@@ -68,7 +68,7 @@ impl Architecture {
             100 => (128.0, 128.0),
             _ => (4.0, 2.0),
         };
-        Architecture {
+        ArchitectureFacts {
             tensor_flop_per_clock: tensor,
             mma_sync_flop_per_clock: mma_sync,
             fma_flop_per_clock: fma,
@@ -90,7 +90,7 @@ const fn chip(
     bus_bits: u32,
     l2_mib: u32,
 ) -> Target {
-    let architecture = Architecture::of(cc);
+    let architecture = ArchitectureFacts::of(cc);
     Target {
         cc,
         multiprocessors,
@@ -195,7 +195,7 @@ pub struct DeviceFacts {
 
 /// Most shared memory of a CTA, in bytes, on chips of a compute capability.
 pub fn max_shared_bytes_per_cta(cc: u32) -> u32 {
-    Architecture::of(cc).shared_kib_per_cta << 10
+    ArchitectureFacts::of(cc).shared_kib_per_cta << 10
 }
 
 /// Shared memory in bytes that a CTA can have on every supported chip.

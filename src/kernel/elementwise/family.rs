@@ -1,6 +1,6 @@
 use super::config::Elementwise;
 use super::{launch, source};
-use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::{Launch, Params};
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
@@ -56,7 +56,7 @@ impl Family for Elementwise {
         Partials::per_call(framed, 1)
     }
 
-    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+    fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         let Problem::Elementwise(sum) = request.problem else { return None };
         let (ctas, params) = launch::params(*self, request.types, sum, !request.is_fused);
         Some(Launch::simple(ctas, Elementwise::THREADS, 0, Params::Elementwise(params)))

@@ -1,6 +1,6 @@
 use super::config::Reference;
 use crate::epilogue::Scaling;
-use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::Launch;
 use crate::kernel::operation::Operation;
 use crate::kernel::reduction::Partials;
@@ -59,7 +59,7 @@ impl Family for Reference {
         Partials::per_call(framed, 1)
     }
 
-    fn launch(&self, _request: &LaunchRequest) -> Option<Launch> {
+    fn launch(&self, _request: &LaunchInput) -> Option<Launch> {
         None
     }
 }

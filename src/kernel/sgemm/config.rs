@@ -24,12 +24,12 @@ pub struct Sgemm {
 
 /// Tile and stages. In each K block, a thread multiplies 8 x 8 sums by 16 indices of K. The stages
 /// fit the shared memory of every chip.
-type Shape = ([u32; 3], u32);
+type TileStages = ([u32; 3], u32);
 
-const LARGE: Shape = ([128, 128, 16], 4);
-const SMALL: Shape = ([64, 64, 64], 2);
-const ALIGN_16: [Shape; 4] = [LARGE, ([128, 64, 32], 3), ([64, 128, 32], 3), SMALL];
-const ALIGN_4: [Shape; 2] = [LARGE, SMALL];
+const LARGE: TileStages = ([128, 128, 16], 4);
+const SMALL: TileStages = ([64, 64, 64], 2);
+const ALIGN_16: [TileStages; 4] = [LARGE, ([128, 64, 32], 3), ([64, 128, 32], 3), SMALL];
+const ALIGN_4: [TileStages; 2] = [LARGE, SMALL];
 
 /// Splits of K of the smallest tile: 2 for up to 66 tiles on an H100, 4 for up to 30.
 const SPLITS: [u32; 2] = [2, 4];
@@ -50,11 +50,11 @@ impl Sgemm {
         if (types.a, types.b) != (DType::F32, DType::F32) {
             return configs;
         }
-        let shapes: [(u32, &[Shape]); 2] = [(16, &ALIGN_16), (4, &ALIGN_4)];
+        let shapes: [(u32, &[TileStages]); 2] = [(16, &ALIGN_16), (4, &ALIGN_4)];
         for (layout, (align, shapes)) in
             Layout::all().flat_map(|layout| shapes.map(|shapes| (layout, shapes)))
         {
-            let config = |(tile, stages): Shape, split, grouped| Sgemm {
+            let config = |(tile, stages): TileStages, split, grouped| Sgemm {
                 layout,
                 tile,
                 stages,
@@ -93,7 +93,7 @@ impl Sgemm {
 
     /// The configuration in the frame of the program, which writes row-major: a column-major output
     /// is the row-major output of the transposed product.
-    pub fn program(&self) -> Sgemm {
+    pub fn program_config(&self) -> Sgemm {
         let [m, n, k] = self.tile;
         match self.layout.out {
             Major::Row => *self,

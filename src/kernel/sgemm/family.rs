@@ -3,7 +3,7 @@ use super::source;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
-use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::{Launch, Params, overlap_pays};
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
@@ -77,7 +77,7 @@ impl Family for Sgemm {
         Partials::per_call(framed, Sgemm::COLUMNS_OF_CALL)
     }
 
-    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+    fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         request.gemm(|problem, offsets| {
             let params = match self.layout.out {
                 Major::Row => GemmParams::new(problem, offsets),

@@ -6,7 +6,7 @@ use crate::kernel::program::{ProgramParts, launch_checks, name_of_gemm, orders, 
 use crate::kernel::types::Types;
 
 pub fn program(config: &Sgemm, types: Types, epilogue: &str) -> ProgramParts {
-    let Sgemm { layout, tile: [m, n, k], stages, align, split, grouped } = config.program();
+    let Sgemm { layout, tile: [m, n, k], stages, align, split, grouped } = config.program_config();
     let (a_k_major, b_k_major) = (layout.a == Major::Row, layout.b == Major::Column);
     let out = types.out.short_name();
     let checks = launch_checks(Sgemm::THREADS, config.shared_bytes());

@@ -3,7 +3,7 @@ use super::source;
 use crate::epilogue::Scaling;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
-use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::{Launch, Params};
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
@@ -55,7 +55,7 @@ impl Family for Simt {
         Partials::per_call(framed, self.columns_of_call(types))
     }
 
-    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+    fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         let [tile_m, tile_n, _] = self.tile;
         request.gemm(|problem, offsets| {
             let params = Params::Gemm(GemmParams::new(problem, offsets));

@@ -138,7 +138,7 @@ impl Skinny {
         };
         let limit = i64::from(self.tokens);
         match extent > limit {
-            true => Err(Unsupported::Few { dimension, extent, limit }),
+            true => Err(Unsupported::TooMany { dimension, extent, limit }),
             false => Ok(()),
         }
     }

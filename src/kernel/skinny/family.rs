@@ -3,7 +3,7 @@ use super::source;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
-use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::{Launch, Params, overlap_pays};
 use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
@@ -95,7 +95,7 @@ impl Family for Skinny {
         Partials::per_call(framed, Skinny::COLUMNS_OF_CALL)
     }
 
-    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+    fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         request.gemm(|problem, _offsets| {
             let (types, target) = (request.types, request.target);
             let framed = self.framed(problem);

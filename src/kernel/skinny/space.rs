@@ -6,13 +6,13 @@ use crate::kernel::types::Types;
 use crate::operand::DType;
 
 /// Alignment, tokens, columns and K of the tile, warps along N, stages, split.
-type Shape = (u32, u32, [u32; 2], u32, u32, u32);
+type Variant = (u32, u32, [u32; 2], u32, u32, u32);
 
 // The configurations for each order of the narrow and the wide operand, sorted by mean speed
 // (docs/design/skinny.md). `K` in a name: contiguous along K; `M`, `N`: along the other dimension.
 
 /// 16-bit elements, both operands K-major, as in torch's `Linear`.
-const HALVES_K: &[Shape] = &[
+const HALVES_K: &[Variant] = &[
     (16, 8, [16, 256], 1, 5, 1),
     (16, 8, [16, 512], 1, 4, 1),
     (16, 16, [16, 256], 1, 5, 1),
@@ -30,7 +30,7 @@ const HALVES_K: &[Shape] = &[
 ];
 
 /// 16-bit elements, the wide operand contiguous along N.
-const HALVES_N: &[Shape] = &[
+const HALVES_N: &[Variant] = &[
     (16, 16, [64, 128], 4, 5, 2),
     (16, 16, [64, 128], 4, 5, 1),
     (16, 16, [64, 128], 4, 5, 4),
@@ -43,7 +43,7 @@ const HALVES_N: &[Shape] = &[
 
 /// 16-bit elements, the narrow operand contiguous along M. Its tile has at least 32 rows, which
 /// leaves less shared memory for the wide operand.
-const HALVES_M_K: &[Shape] = &[
+const HALVES_M_K: &[Variant] = &[
     (16, 16, [16, 256], 1, 4, 1),
     (16, 16, [32, 256], 2, 4, 2),
     (4, 16, [32, 128], 2, 5, 1),
@@ -52,7 +52,7 @@ const HALVES_M_K: &[Shape] = &[
     (2, 64, [64, 128], 2, 2, 2),
 ];
 
-const HALVES_M_N: &[Shape] = &[
+const HALVES_M_N: &[Variant] = &[
     (16, 16, [64, 128], 4, 5, 2),
     (16, 16, [64, 128], 4, 4, 1),
     (4, 16, [64, 128], 4, 5, 2),
@@ -62,7 +62,7 @@ const HALVES_M_N: &[Shape] = &[
 ];
 
 /// float32 with FMA, the wide operand contiguous along K.
-const WORDS_K: &[Shape] = &[
+const WORDS_K: &[Variant] = &[
     (16, 4, [32, 128], 1, 5, 1),
     (16, 8, [32, 128], 1, 5, 1),
     (16, 16, [32, 128], 1, 5, 1),
@@ -72,7 +72,7 @@ const WORDS_K: &[Shape] = &[
 ];
 
 /// float32 with FMA, the wide operand contiguous along N.
-const WORDS_N: &[Shape] = &[
+const WORDS_N: &[Variant] = &[
     (16, 4, [64, 64], 2, 5, 1),
     (16, 8, [64, 64], 2, 5, 2),
     (16, 16, [64, 64], 2, 5, 2),
@@ -83,7 +83,7 @@ const WORDS_N: &[Shape] = &[
 
 /// 8-bit integers as the wide operand, beside 16-bit elements; both operands K-major. Few columns
 /// of the wide operand, or a split, fill the chip where the wide operand has few columns.
-const MIXED: &[Shape] = &[
+const MIXED: &[Variant] = &[
     (16, 8, [16, 512], 1, 6, 1),
     (16, 16, [16, 512], 1, 4, 1),
     (16, 16, [32, 256], 2, 6, 2),
@@ -150,7 +150,7 @@ impl Skinny {
     /// orders for 16 rows of aligned operands, without a split. A kernel for 16 rows serves fewer
     /// rows nearly as fast as one for 8.
     pub(super) fn is_leading(&self) -> bool {
-        let is_aligned = |shape: &&Shape| matches!(shape, (16, 16, .., 1));
+        let is_aligned = |shape: &&Variant| matches!(shape, (16, 16, .., 1));
         let Skinny { align, tokens, tile, warps_n, stages, split, method, .. } = *self;
         shapes(method, self.k_major()).iter().find(is_aligned)
             == Some(&(align, tokens, tile, warps_n, stages, split))
@@ -158,7 +158,7 @@ impl Skinny {
 }
 
 /// The shapes for a method and for whether the narrow and the wide operand are K-major.
-fn shapes(method: Method, [narrow_k_major, wide_k_major]: [bool; 2]) -> &'static [Shape] {
+fn shapes(method: Method, [narrow_k_major, wide_k_major]: [bool; 2]) -> &'static [Variant] {
     match (method, narrow_k_major, wide_k_major) {
         (Method::Fma, _, true) => WORDS_K,
         (Method::Fma, _, false) => WORDS_N,

@@ -38,7 +38,7 @@ impl Sm80 {
     /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 sums. float16 sums
     /// are widened.
     pub fn shared_bytes(&self, types: Types) -> u32 {
-        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program();
+        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program_config();
         let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
         let sum_bytes = types.accumulator.bytes().max(4) as u32;
         let sums = warps_n * warps_m * 16 * (n / warps_n + 8) * sum_bytes;
@@ -64,7 +64,7 @@ impl Sm80 {
 
     /// The configuration in the frame of the program, which writes row-major: a column-major output
     /// is the row-major output of the transposed product.
-    pub fn program(&self) -> Sm80 {
+    pub fn program_config(&self) -> Sm80 {
         match self.layout.out {
             Major::Row => *self,
             Major::Column => Sm80 {

@@ -3,7 +3,7 @@ use super::source;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
-use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::{Launch, Params, overlap_pays};
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::name::append;
@@ -59,10 +59,10 @@ impl Family for Sm80 {
     }
 
     fn partials(&self, types: Types, framed: &GemmProblem) -> Partials {
-        self.program().partials(types, framed)
+        self.program_config().partials(types, framed)
     }
 
-    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+    fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         request.gemm(|problem, offsets| {
             let params = match self.layout.out {
                 Major::Row => GemmParams::new(problem, offsets),

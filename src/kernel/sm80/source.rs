@@ -8,7 +8,7 @@ use crate::kernel::program::{
 use crate::kernel::types::Types;
 
 pub fn program(config: &Sm80, types: Types, epilogue: &str) -> ProgramParts {
-    let program = config.program();
+    let program = config.program_config();
     let types = if program == *config { types } else { types.transposed() };
     let ([m, n, k], [warps_m, warps_n]) = (program.tile, program.warps);
     let Sm80 { stages, align, grouped, .. } = program;

@@ -10,10 +10,10 @@ const MULTIPLIED: [DType; 6] =
     [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::I8, DType::U8];
 
 /// Tile (K in elements of two bytes; of float64 shapes, in elements), warps and stages.
-type Shape = ([u32; 3], [u32; 2], u32);
+type TileWarpsStages = ([u32; 3], [u32; 2], u32);
 
 /// For loads of 16 bytes, sorted by speed on large problems (docs/design/sm80-simt.md).
-const ALIGN_16: [Shape; 8] = [
+const ALIGN_16: [TileWarpsStages; 8] = [
     ([128, 128, 64], [2, 2], 3),
     ([128, 256, 32], [2, 4], 4),
     ([256, 128, 32], [4, 2], 4),
@@ -26,7 +26,7 @@ const ALIGN_16: [Shape; 8] = [
 
 /// For loads of 16 bytes, 16-bit operands and float32 output. Each step of K is summed separately,
 /// which fits the registers with at most 64 sums per thread.
-const ALIGN_16_FLOAT32_OUT: [Shape; 5] = [
+const ALIGN_16_FLOAT32_OUT: [TileWarpsStages; 5] = [
     ([128, 128, 64], [2, 4], 3),
     ([64, 128, 64], [2, 2], 3),
     ([128, 64, 64], [2, 2], 3),
@@ -35,19 +35,19 @@ const ALIGN_16_FLOAT32_OUT: [Shape; 5] = [
 ];
 
 /// For loads of 4 bytes, the minimum of `cp.async`.
-const ALIGN_4: [Shape; 3] =
+const ALIGN_4: [TileWarpsStages; 3] =
     [([128, 64, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4), ([32, 32, 64], [2, 2], 3)];
 
 /// For loads of one 4-byte element, whose fragments take more registers.
-const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2, 2], 4)];
+const ALIGN_4_WORDS: [TileWarpsStages; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2, 2], 4)];
 
 /// For loads of elements smaller than 4 bytes, through registers and two stages.
-const ALIGN_ELEMENT: [Shape; 3] =
+const ALIGN_ELEMENT: [TileWarpsStages; 3] =
     [([128, 64, 32], [2, 2], 2), ([64, 64, 32], [2, 2], 2), ([32, 32, 64], [2, 2], 2)];
 
 /// For loads of 16 bytes of float64, each shape the fastest for fewer tiles than the one before. A
 /// stage of 128x128 takes 32 KiB, and three fit every chip.
-const FLOAT64: [Shape; 7] = [
+const FLOAT64: [TileWarpsStages; 7] = [
     ([128, 128, 16], [2, 4], 3),
     ([128, 64, 16], [4, 2], 4),
     ([64, 128, 16], [2, 4], 4),
@@ -58,11 +58,11 @@ const FLOAT64: [Shape; 7] = [
 ];
 
 /// For loads of one float64 element. Twice the copies leave no registers for 128 of sums.
-const FLOAT64_ALIGN_8: [Shape; 3] =
+const FLOAT64_ALIGN_8: [TileWarpsStages; 3] =
     [([128, 64, 16], [4, 2], 4), ([64, 128, 16], [2, 4], 4), ([64, 64, 32], [2, 2], 3)];
 
 /// For a grouped GEMM of 16-bit elements: loads of 16 bytes, of 4, and of one element.
-const GROUPED: [(u32, &[Shape]); 3] = [
+const GROUPED: [(u32, &[TileWarpsStages]); 3] = [
     (16, &[([128, 128, 64], [2, 4], 3), ([64, 128, 64], [2, 2], 3), ([32, 64, 64], [2, 2], 3)]),
     (4, &[([64, 64, 32], [2, 2], 4)]),
     (2, &[([64, 64, 32], [2, 2], 2)]),
@@ -77,7 +77,7 @@ impl Sm80 {
         let element = types.a.bytes() as u32;
         let stores_float32_sums =
             element == 2 && types.accumulator == DType::F32 && types.out == DType::F32;
-        let shapes: [(u32, &[Shape]); 3] = match element {
+        let shapes: [(u32, &[TileWarpsStages]); 3] = match element {
             8 => [(16, &FLOAT64), (8, &FLOAT64_ALIGN_8), (8, &[])],
             4 => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
             _ if stores_float32_sums => {

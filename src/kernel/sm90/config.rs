@@ -100,12 +100,12 @@ impl Sm90 {
     }
 
     /// The problem with the columns of both matrices B of a dual GEMM. Its output keeps its own.
-    pub(super) fn widened(&self, problem: &GemmProblem) -> GemmProblem {
-        let mut widened = *problem;
+    pub(super) fn doubled(&self, problem: &GemmProblem) -> GemmProblem {
+        let mut doubled = *problem;
         if self.dual {
-            widened.b.shape[2] *= 2;
+            doubled.b.shape[2] *= 2;
         }
-        widened
+        doubled
     }
 
     /// The place of the user's B among the program's operands.

@@ -4,7 +4,7 @@ use crate::epilogue::Scaling;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
-use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::Launch;
 use crate::kernel::layout::Major;
 use crate::kernel::name::append;
@@ -150,10 +150,10 @@ impl Family for Sm90 {
         Sm90::partials(self, types, framed)
     }
 
-    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+    fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         let types = request.types;
         request.gemm(|problem, offsets| {
-            let problem = &self.widened(problem);
+            let problem = &self.doubled(problem);
             let multiprocessors = problem.multiprocessors(request.target.multiprocessors);
             let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
             let placed =
@@ -197,13 +197,13 @@ impl Sm90 {
     #[cold]
     #[inline(never)]
     fn check_range_of_both(&self, gemm: &GemmProblem) -> Result<(), Unsupported> {
-        Sm90::check_range(self, &self.widened(gemm))
+        Sm90::check_range(self, &self.doubled(gemm))
     }
 
     #[cold]
     #[inline(never)]
     fn estimate_both(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-        let problem = &self.widened(query.problem);
+        let problem = &self.doubled(query.problem);
         cost::sm90::estimate(self, types, ctas_per_sm, &query.with_problem(problem))
     }
 }

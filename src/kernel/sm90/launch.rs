@@ -24,7 +24,7 @@ impl Sm90 {
         let mut at = workspace;
         let operands = sides.map(|side| {
             side.packed.then(|| {
-                let operand = pack::Operand::new(side.view, side.rows, side.k, at);
+                let operand = pack::PackedOperand::new(side.view, side.rows, side.k, at);
                 at += operand.bytes();
                 operand
             })
@@ -50,7 +50,7 @@ impl Sm90 {
         }
     }
 
-    /// The launch of the kernel for a `widened` problem. `factor`: the second matrix B of a dual
+    /// The launch of the kernel for a `doubled` problem. `factor`: the second matrix B of a dual
     /// GEMM. `placement`: the tile order of a grid that starts on an empty chip.
     #[allow(clippy::too_many_arguments)]
     pub fn launch(
@@ -146,7 +146,7 @@ impl Sm90 {
             k: problem.k() as i32,
             batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
-            out_by_copy_engine: i32::from(stored_by_copy_engine),
+            out_by_tma: i32::from(stored_by_copy_engine),
             band: placement
                 .map_or_else(|| self.band(&self.grid(problem)), |placement| placement.band)
                 as i32,

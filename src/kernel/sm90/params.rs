@@ -29,7 +29,7 @@ pub struct Sm90Scalars {
     pub batch: i32,
     /// 0 for an operand that all batches share.
     pub batched: [i32; 2],
-    pub out_by_copy_engine: i32,
+    pub out_by_tma: i32,
     /// Clusters along M that are walked before the next along N (`Sm90::band`).
     pub band: i32,
     /// Rows of a box of each K-major operand: the whole slice if threads load A, the longer slice

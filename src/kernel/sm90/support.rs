@@ -17,7 +17,7 @@ impl Sm90 {
     pub fn demands(&self, types: Types) -> [Demand; 3] {
         let input = |at: usize, order| {
             if self.packed[at] {
-                return Demand { copied: true, ..Demand::NONE };
+                return Demand { packed: true, ..Demand::NONE };
             }
             let align = self.aligned_to(at);
             let threads = align < 16;
@@ -64,7 +64,7 @@ impl Sm90 {
     ) -> Result<(), Unsupported> {
         let of = i64::from(TensorMap::DUAL_ROWS);
         match problem.n() % of {
-            0 => self.check_extents(types, &self.widened(problem)),
+            0 => self.check_extents(types, &self.doubled(problem)),
             _ => Err(Unsupported::UnevenDual { n: problem.n(), of }),
         }
     }
@@ -79,7 +79,7 @@ impl Sm90 {
         }
         if self.over_grid && types.accumulator == DType::I32 && problem.k() > MOST_K_OF_INTEGERS {
             let (dimension, extent, limit) = ("K", problem.k(), MOST_K_OF_INTEGERS);
-            return Err(Unsupported::Few { dimension, extent, limit });
+            return Err(Unsupported::TooMany { dimension, extent, limit });
         }
         // Fast path without a division: there are at most as many tiles as outputs, and 8 CTAs a
         // cluster.
@@ -114,7 +114,7 @@ impl Sm90 {
         let (extent, limit) = (self.tiles(problem).min(i64::MAX as u64) as i64, limit as i64);
         if extent > limit {
             let dimension = "M * N * L, in clusters' tiles,";
-            return Err(Unsupported::Few { dimension, extent, limit });
+            return Err(Unsupported::TooMany { dimension, extent, limit });
         }
         let least = i64::from(LEAST_BLOCKS * ROW_BYTES) / problem.a.dtype.bytes();
         if self.over_grid && problem.k() < least {

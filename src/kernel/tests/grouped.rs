@@ -110,7 +110,7 @@ fn one_offset_a_group_or_no_kernel() {
         .find(|kernel| kernel.operation() == Operation::GroupedGemm && kernel.types.a == Bf16);
     let kernel = kernel.expect("there are some");
     assert_eq!(
-        kernel.addresses(&Problem::GroupedGemm(problem)),
+        kernel.check_addresses(&Problem::GroupedGemm(problem)),
         Err(match kernel.types.out {
             Bf16 => Unsupported::Offsets { offsets: 3, groups: 4 },
             expected => Unsupported::DType { name: "out", actual: Bf16, expected },

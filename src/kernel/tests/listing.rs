@@ -106,7 +106,7 @@ fn split_kernels_refuse_problems_that_fill_the_chip() {
     };
     let refuses = |kernel: &Kernel, problem: &Problem| {
         let refusal = kernel.supports(problem);
-        matches!(refusal, Err(Unsupported::Few { .. })).then(|| kernel.addresses(problem))
+        matches!(refusal, Err(Unsupported::TooMany { .. })).then(|| kernel.check_addresses(problem))
     };
     let mut refused = 0;
     for (kernel, config) in kernels().filter(|(kernel, _)| kernel.types.out == F16) {

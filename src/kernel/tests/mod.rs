@@ -97,16 +97,16 @@ fn column_major_outputs_run_the_transposed_program() {
     for kernel in all() {
         match kernel.design {
             Design::Sm80(config) => {
-                let program = config.program();
+                let program = config.program_config();
                 assert_eq!(program.layout.out, Major::Row);
                 assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
-                assert_eq!(program.program(), program);
+                assert_eq!(program.program_config(), program);
             }
             Design::Sgemm(config) => {
-                let program = config.program();
+                let program = config.program_config();
                 assert_eq!(program.layout.out, Major::Row);
                 assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
-                assert_eq!(program.program(), program);
+                assert_eq!(program.program_config(), program);
             }
             _ => {}
         }
@@ -167,7 +167,7 @@ fn sm90_refuses_extents_with_the_limit() {
     let shallow = gemm(F16, 256, 512, 2047, layout);
     assert_eq!(over_grid.supports(&shallow), Err(Unsupported::Shallow { k: 2047, least: 2048 }));
     let few = gemm(F16, 4096, 4096, 2048, layout);
-    assert!(matches!(over_grid.supports(&few), Err(Unsupported::Few { .. })));
+    assert!(matches!(over_grid.supports(&few), Err(Unsupported::TooMany { .. })));
 
     let along_k = Layout { b: Major::Column, ..layout };
     let integers = |k| {
@@ -178,9 +178,9 @@ fn sm90_refuses_extents_with_the_limit() {
         Problem::Gemm(GemmProblem { out, accumulator: DType::I32, ..problem })
     };
     let kernel = kernel_of(&integers(32768), true);
-    let refusal = Err(Unsupported::Few { dimension: "K", extent: 32784, limit: 32768 });
+    let refusal = Err(Unsupported::TooMany { dimension: "K", extent: 32784, limit: 32768 });
     assert_eq!(kernel.supports(&integers(32784)), refusal);
-    assert_eq!(kernel.addresses(&integers(32784)), refusal);
+    assert_eq!(kernel.check_addresses(&integers(32784)), refusal);
 
     let in_float32 = |n| {
         let Problem::Gemm(problem) = gemm(F16, 256, n, 512, along_k) else { panic!("not a GEMM") };
