@@ -253,7 +253,8 @@ impl Device {
         Ok(PoolMemory { address, stream, _current: current })
     }
 
-    /// The device's memory pool, created on first use. A private pool keeps [`POOL_KEEPS_BYTES`] from affecting other users of the default pool.
+    /// The device's memory pool, created on first use. A private pool keeps [`POOL_KEEPS_BYTES`]
+    /// from affecting other users of the default pool.
     fn pool(&self) -> Result<CUmemoryPool, DriverError> {
         let mut pool = self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(Pool(pool)) = *pool {

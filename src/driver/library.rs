@@ -57,7 +57,7 @@ impl ParameterValue {
     }
 }
 
-/// The extents of a launch: CTAs, threads per CTA and CTAs per cluster along x, y and z, and dynamic
+/// A launch configuration: CTAs, threads per CTA and CTAs per cluster along x, y and z, and dynamic
 /// shared memory in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchConfig {

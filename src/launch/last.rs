@@ -11,8 +11,8 @@ use crate::kernel::at;
 use crate::operand::View;
 use crate::problem::Problem;
 
-/// The last launch of a program. A launch of a problem that differs only in its addresses reuses
-/// the plan. This speeds up generated code that creates new arguments at each call.
+/// The last launch of a program. A launch of a problem that differs only in its addresses moves it.
+/// This speeds up generated code that creates new arguments at each call.
 ///
 /// The lock is held while a launch blocks in the driver without the interpreter's lock. To avoid a
 /// deadlock, a thread that holds the interpreter's lock never waits for this lock: it prepares its
@@ -21,9 +21,9 @@ use crate::problem::Problem;
 pub struct LastLaunch(Mutex<Option<Box<PreparedLaunch>>>);
 
 impl LastLaunch {
-    /// Enqueues a problem without an epilogue with the plan of the last launch. Returns the
-    /// kernel's position, or None if the plan does not fit the problem or another thread holds the
-    /// launch.
+    /// Moves the last launch to a problem without an epilogue, and enqueues it. Returns the
+    /// kernel's position, or None if the launch does not fit the problem or another thread holds
+    /// it.
     ///
     /// # Errors
     /// If a driver call fails.
@@ -110,8 +110,7 @@ impl LaunchRequest<'_> {
         Ok(keep.then(|| Box::new(launch.clone())))
     }
 
-    /// Replaces the last launch with the prepared launch. Reuses the plan of the last launch if it
-    /// fits.
+    /// Prepares the launch: moves the last launch if it fits, else replaces it.
     fn prepare<'a>(
         &self,
         last: &'a mut Option<Box<PreparedLaunch>>,

@@ -13,7 +13,7 @@ pub struct Tile {
     pub operation: Operation,
     /// CTAs of a cluster that share the tile, each with a part of K.
     pub split: u32,
-    /// CTAs that share a multiprocessor: their overheads overlap. 1 where the fitted `rate` includes
+    /// CTAs that share a multiprocessor: their overheads overlap. 1 if the fitted `rate` includes
     /// the overlap.
     pub ctas_per_sm: u32,
     /// FLOP per second of one multiprocessor.

@@ -258,8 +258,9 @@ pub(super) fn grouped() -> Vec<Shape> {
     ]
 }
 
-/// Tiles for 8-bit operands, K-major. Few shapes, because each is compiled for many types. Ping-pong and
-/// 128x256 are for integers: float8 needs registers for two sets of sums (`space.rs`).
+/// Tiles for 8-bit operands, K-major. Few shapes, because each is compiled for many types.
+/// Ping-pong and 128x256 are for integers: float8 needs registers for two sets of sums
+/// (`space.rs`).
 pub(super) fn eight_bit() -> Vec<Shape> {
     let mut shapes = vec![
         ping_pong(192, [2, 1]),

@@ -104,7 +104,8 @@ impl Sm90 {
         const LEAST_BLOCKS: u32 = 32;
         /// Most tiles of a cluster split.
         const MOST_TILES: u64 = 3 * Target::H100.multiprocessors as u64 / 2;
-        // Packed operands, and those of other than 16 bits, need every tile: there are few for them.
+        // Packed operands, and those of other than 16 bits, need every tile: there are few for
+        // them.
         let is_plain = !self.packed.contains(&true)
             && [&problem.a, &problem.b].iter().all(|view| view.dtype.bytes() == 2);
         if self.split == 1 || !(self.over_grid || is_plain) {
