@@ -44,6 +44,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "ladder/wgmma_tile.cuh",
     "pack.cuh",
     "quantize.cuh",
+    "quantize/element.cuh",
     "reduce.cuh",
     "sgemm.cuh",
     "simt.cuh",
