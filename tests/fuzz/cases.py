@@ -4,7 +4,7 @@ import json
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
-from support.gpu_helpers import Form
+from support.memory import Form
 
 GEMM, GROUPED, ELEMENTWISE = "gemm", "grouped_gemm", "elementwise_add"
 PLAIN = Form()

@@ -8,8 +8,8 @@ from functools import cache
 
 import cutlass_api
 from support.epilogues import COLUMN, FULL, KEPT_ROW, NUMBER, ONE, ROW, ROW1
-from support.gpu_helpers import Form
 from support.helpers import SELDOM_STORED
+from support.memory import Form
 
 from .cases import ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Operand, Result, Scales, Stage
 from .stages import EXPRESSIONS, OF_TWO, PRODUCT

@@ -6,11 +6,12 @@ from dataclasses import replace
 import torch
 from cutlass_api import arguments
 from cutlass_api.library import ScaleSwizzleMode
-from support import gpu_helpers
+from support import memory
+from support.eight_bits import blocks, swizzled
 from support.epilogues import shape_of
-from support.gpu_helpers import FLOAT8, Form, Output, Types, random_operand
-from support.helpers import DTYPES, INTEGERS
-from test_block_scales import blocks, swizzled
+from support.helpers import DTYPES, FLOAT8, INTEGERS
+from support.memory import Form, Output, random_operand
+from support.properties import Types
 
 from .cases import ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Operand, Scales
 from .stages import results_of, source
@@ -34,7 +35,7 @@ class Operands:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.types = Types(*(DTYPES[name] for name in case.types))
-        self.generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(case.seed)
+        self.generator = torch.Generator(memory.DEVICE).manual_seed(case.seed)
         #: The tensors that a kernel must not change.
         self.inputs: dict[str, torch.Tensor] = {}
         self.outputs: dict[str, Output] = {}
@@ -94,7 +95,7 @@ class Operands:
         k = max(self.case.k, 1) if scales.depth == -1 else self.case.k
         extents = (tensor.shape[-2], k) if factor == "a" else (k, tensor.shape[-1])
         shape = (*tensor.shape[:-2], *blocks(extents, self.block_of(factor)))
-        draw = {"generator": self.generator, "device": gpu_helpers.DEVICE}
+        draw = {"generator": self.generator, "device": memory.DEVICE}
         if scales.dtype == "float8_e8m0fnu":
             values = torch.randint(125, 130, shape, dtype=torch.uint8, **draw).view(E8M0)
         else:
@@ -135,7 +136,7 @@ class Operands:
         controls = arguments.PerformanceControls(fast_sums=case.fast_sums)
         if case.operation == GEMM:
             return arguments.GemmArguments(a, b, out, accumulator, epilogue, controls)
-        offsets = torch.tensor(case.ends, dtype=torch.int32, device=gpu_helpers.DEVICE)
+        offsets = torch.tensor(case.ends, dtype=torch.int32, device=memory.DEVICE)
         self.inputs["offsets"] = offsets
         return arguments.GroupedGemmArguments(a, b, out, accumulator, offsets, epilogue, controls)
 

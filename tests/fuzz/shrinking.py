@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from support.gpu_helpers import Form
+from support.memory import Form
 
 from .cases import Case, Result, Stage
 

@@ -9,8 +9,8 @@ import torch
 from cutlass_api import fusion
 from cutlass_api.fusion import activation
 from support.epilogues import CLOSE
-from support.gpu_helpers import ROUNDOFF, rounded_once
 from support.helpers import INTEGERS
+from support.problems import ROUNDOFF, rounded_once
 
 from .cases import Case, Result
 

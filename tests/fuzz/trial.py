@@ -6,17 +6,15 @@ from dataclasses import replace
 
 import cutlass_api
 import torch
-from support import gpu_helpers
-from support.gpu_helpers import float32_precision
+from support import memory, problems
+from support.memory import GUARD_BYTES, Output
+from support.properties import float32_precision
 
 from .cases import GROUPED, Case
 from .drawing import Limits
 from .operands import IS_EMULATED, Operands, on_device
 from .stages import differing
 from .values import Expected
-
-#: Bytes around workspace. Kernels require an alignment of 16 bytes.
-GUARD_BYTES = 256
 
 
 class Finding(Exception):
@@ -33,7 +31,7 @@ def choose_device() -> Limits:
     """
     if not IS_EMULATED and torch.cuda.is_available():
         return Limits(2**29, 2**22)
-    gpu_helpers.DEVICE = torch.device("cpu")
+    memory.DEVICE = torch.device("cpu")
     torch.set_num_threads(1)
     return Limits(2**14, 2**14) if IS_EMULATED else Limits(2**18, 2**16, any_offsets=False)
 
@@ -106,15 +104,15 @@ class Trial:
     def _run(self, artifact: object, own_workspace: bool) -> None:
         """One launch. Workspace may hold anything, here NaN."""
         size = self.kernel.get_workspace_size(self.args) if own_workspace else 0
-        memory = torch.full(
-            (size + 2 * GUARD_BYTES,), 0xFF, dtype=torch.uint8, device=gpu_helpers.DEVICE
+        filled = torch.full(
+            (size + 2 * GUARD_BYTES,), 0xFF, dtype=torch.uint8, device=memory.DEVICE
         )
-        workspace = on_device(memory[GUARD_BYTES : GUARD_BYTES + size]) if size else None
+        workspace = on_device(filled[GUARD_BYTES : GUARD_BYTES + size]) if size else None
         self.kernel.run(self.args, artifact, workspace=workspace)
-        if gpu_helpers.DEVICE.type == "cuda":
+        if memory.DEVICE.type == "cuda":
             torch.cuda.synchronize()
-        memory[GUARD_BYTES : GUARD_BYTES + size] = 0xFF
-        if not (memory == 0xFF).all():
+        filled[GUARD_BYTES : GUARD_BYTES + size] = 0xFF
+        if not (filled == 0xFF).all():
             raise Finding("stray write", "memory around the workspace was written to")
 
     def _compare(self, expected: Expected) -> None:
@@ -147,7 +145,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
-def _elements(output: gpu_helpers.Output, values: torch.Tensor) -> torch.Tensor:
+def _elements(output: Output, values: torch.Tensor) -> torch.Tensor:
     """The values of an output's elements, of one value for each element of the memory."""
     tensor = output.tensor
     return values.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -155,5 +153,5 @@ def _elements(output: gpu_helpers.Output, values: torch.Tensor) -> torch.Tensor:
 
 def is_fatal(error: Exception) -> bool:
     """Whether the CUDA context is lost."""
-    words = () if IS_EMULATED else gpu_helpers.FATAL
+    words = () if IS_EMULATED else problems.FATAL
     return isinstance(error, torch.AcceleratorError) or any(word in str(error) for word in words)

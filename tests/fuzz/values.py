@@ -5,19 +5,10 @@ from itertools import pairwise
 
 import cutlass_api
 import torch
-from support.gpu_helpers import (
-    FLOAT8,
-    ROUNDOFF,
-    Problem,
-    exact_integer_product,
-    family_of,
-    rounds_to_tf32,
-    sums_fast,
-    truncates,
-    types_of,
-)
-from support.helpers import INTEGERS
-from test_block_scales import number, spread
+from support.eight_bits import number, spread
+from support.helpers import FLOAT8, INTEGERS
+from support.problems import ROUNDOFF, Problem, exact_integer_product
+from support.properties import family_of, rounds_to_tf32, sums_fast, truncates, types_of
 
 from .cases import ELEMENTWISE, GROUPED
 from .operands import Operands

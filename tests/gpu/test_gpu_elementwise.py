@@ -7,46 +7,23 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments
-from support import gpu_helpers
-from support.gpu_helpers import Form, Output, random_operand, say
+from support import memory
+from support.gpu_helpers import say
 from support.helpers import DTYPES, INTEGERS, fake, run_first, same
+from support.memory import Form, Output, random_operand
+from support.sums import FORMS, check, expected
 
 pytestmark = pytest.mark.gpu
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
 #: Less than a vector, an odd row, many rows of whole vectors, rows of many CTAs, several matrices.
 SHAPES = [(1, 1), (3, 5), (7, 1031), (257, 64), (2, 40_000), (3, 17, 33), (5, 64, 48)]
-FORMS = [
-    Form(),
-    Form(order="n"),
-    Form(multiple=16),
-    Form(multiple=16, pad=1),
-    Form(multiple=16, offset=1),
-    Form(multiple=16, step=2),
-    Form(multiple=16, broadcast=(-1,)),
-    Form(multiple=16, broadcast=(-2,)),
-    Form(broadcast=(-1, -2)),
-]
-
-
-def expected(a, b):
-    wide = torch.int64 if a.dtype in INTEGERS else torch.float64
-    return (a.to(wide) + b.to(wide)).to(a.dtype)
-
-
-def check(a, b, output, what=""):
-    """A sum into a poisoned output."""
-    args = ElementwiseArguments(a, b, output.tensor)
-    output.memory.bytes.fill_(output.poison)
-    run_first(args)
-    assert same(output.tensor, expected(a, b)), what
-    assert output.intact_around(), f"{what}: wrote outside the output"
 
 
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_way_to_lie_in_memory(shape, dtype):
-    generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(0)
+    generator = torch.Generator(memory.DEVICE).manual_seed(0)
     outputs = [form for form in FORMS if not form.broadcast]
     pairs = [
         (left, FORMS[place])
@@ -65,7 +42,7 @@ def test_every_way_to_lie_in_memory(shape, dtype):
 
 @dtypes
 def test_dimensions_in_any_order(dtype):
-    generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(1)
+    generator = torch.Generator(memory.DEVICE).manual_seed(1)
     for shape in [(4, 32, 16), (3, 5, 7)]:
         for left, out in product(permutations(range(3)), permutations(range(3))):
 
@@ -86,7 +63,7 @@ def test_dimensions_in_any_order(dtype):
 
 @dtypes
 def test_vectors_of_one_dimension(dtype):
-    generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(2)
+    generator = torch.Generator(memory.DEVICE).manual_seed(2)
     for size in (1, 15, 16, 17, 1000, 100_003):
         for start, step in ((0, 1), (1, 1), (0, 3)):
             parent = random_operand((1, size * step + start), dtype, Form(), generator)[0]
@@ -99,7 +76,7 @@ def test_vectors_of_one_dimension(dtype):
 
 @dtypes
 def test_in_place(dtype):
-    generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(3)
+    generator = torch.Generator(memory.DEVICE).manual_seed(3)
     for form in (Form(multiple=16), Form(order="n"), Form(multiple=16, pad=1)):
         a, b = (random_operand((130, 1000), dtype, form, generator) for _ in range(2))
         wanted = expected(a, b)
@@ -108,7 +85,7 @@ def test_in_place(dtype):
 
 
 def test_nothing_to_add():
-    empty = torch.ones(0, 5, device=gpu_helpers.DEVICE)
+    empty = torch.ones(0, 5, device=memory.DEVICE)
     run_first(ElementwiseArguments(empty, empty, torch.ones_like(empty)))
 
 
@@ -121,7 +98,7 @@ def test_an_epilogue_behind_the_sum(dtype):
         D = torch.relu(total + bias) * alpha
         return D, total
 
-    generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(4)
+    generator = torch.Generator(memory.DEVICE).manual_seed(4)
     for shape, form in product(
         [(33, 64), (3, 17, 33)], [Form(multiple=16), Form(order="n"), Form(multiple=16, pad=1)]
     ):

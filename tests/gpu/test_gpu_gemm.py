@@ -13,60 +13,36 @@ import pytest
 import torch
 from cutlass_api import cuda_kernel
 from cutlass_api.arguments import GemmArguments
-from cutlass_api.metadata import GemmOperandsMetadata
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import gpu_helpers
-from support.gpu_helpers import (
-    FLOAT8,
-    WORST,
-    Artifacts,
-    Form,
-    Output,
-    Problem,
+from support import memory
+from support.gemms import (
+    ALL_TYPES,
+    GROUPS,
+    SHAPES,
+    THOROUGH,
+    check_infinities,
+    check_nothing,
+    in_all_forms,
+    make_problem,
+    sample,
+    try_all,
+)
+from support.gpu_helpers import Artifacts, fail_with, say
+from support.helpers import INTEGERS, LAYOUTS, run_python, served
+from support.memory import Form, Output, just_aligned
+from support.problems import ROUNDOFF, WORST, Problem, check, exact_integer_product
+from support.properties import (
     Types,
-    by_family_and_types,
-    check,
-    exact_integer_product,
-    fail_with,
-    family_of,
     float32_precision,
     from_registers,
-    generator_for,
-    just_aligned,
     layouts_of,
     over_grid,
-    random_operand,
     rounds_to_tf32,
-    say,
     splits_over_cluster,
 )
-from support.helpers import INTEGERS, LAYOUTS, run_python, served
 
 pytestmark = pytest.mark.gpu
-
-
-#: All kernels for an H100, by family and types.
-GROUPS = by_family_and_types(GemmOperandsMetadata)
-ALL_TYPES = list(dict.fromkeys(types for _, types in GROUPS))
-#: Types with code paths of their own in the kernels; they run every layout with every shape.
-THOROUGH = [
-    types
-    for types in ALL_TYPES
-    if types
-    in {
-        Types(torch.float16, torch.float16, torch.float32, torch.float16),
-        Types(torch.float16, torch.float16, torch.float16, torch.float16),
-        Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16),
-        Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.float32),
-        Types(torch.float32, torch.float32, torch.float32, torch.float32),
-        Types(torch.float64, torch.float64, torch.float64, torch.float64),
-        Types(torch.float8_e4m3fn, torch.float8_e5m2, torch.float32, torch.bfloat16),
-        Types(torch.int8, torch.int8, torch.int32, torch.int32),
-        Types(torch.int8, torch.uint8, torch.int32, torch.float32),
-        Types(torch.int8, torch.float16, torch.float32, torch.float16),
-    }
-]
 
 
 @pytest.fixture(scope="session")
@@ -82,19 +58,6 @@ def artifacts(request) -> Artifacts:
             request,
             "worst error by family and types, as a multiple of torch's own:\n" + "\n".join(lines),
         )
-
-
-def make_problem(types: Types, shape, a_form: Form, b_form: Form, tf32: bool = False) -> Problem:
-    """Random inputs for `shape`, which is (M, N, K) or (L, M, N, K)."""
-    *batch, m, n, k = shape
-    generator = generator_for(types, shape, a_form, b_form)
-    # Sums of 8-bit integers can exceed float16's range, and sums of any type that of float8. Sums
-    # of small values stay within both for these K.
-    has_integers = types.a in INTEGERS or types.b in INTEGERS
-    small = (has_integers and types.out == torch.float16) or types.out in FLOAT8
-    a = random_operand((*batch, m, k), types.a, a_form, generator, small)
-    b = random_operand((*batch, k, n), types.b, b_form, generator, small)
-    return Problem(types, a, b, tf32)
 
 
 def parts_of(family: str, types: Types) -> list[tuple[str, list[cutlass_api.Kernel]]]:
@@ -264,103 +227,6 @@ def test_clusters_that_overhang_stay_in_step() -> None:
     assert run_python(code, timeout=180).split() == ["40", "40"]
 
 
-#: (M, N, K) and (L, M, N, K): ones, twos, primes, K = 0, K = 1, long and thin, more than a tile
-#: with a remainder.
-SHAPES = [
-    (1, 1, 1),
-    (1, 2, 3),
-    (2, 1, 17),
-    (5, 7, 0),
-    (31, 29, 1),
-    (1, 257, 64),
-    (263, 1, 40),
-    (67, 131, 61),
-    (129, 65, 33),
-    (192, 320, 256),
-    (387, 259, 131),
-    (1, 33, 20, 17),
-    (2, 3, 5, 0),
-    (3, 7, 11, 2),
-    (5, 130, 67, 24),
-]
-
-
-def in_all_forms(layout: str, batched: bool) -> dict[str, tuple[Form, Form, Form]]:
-    """Memory layouts of an operand."""
-    a, b, out = layout
-    tight = (Form(a), Form(b), Form(out))
-    forms = {
-        "tight": tight,
-        "rows of 16 bytes": (Form(a, multiple=16), Form(b, multiple=16), Form(out, multiple=16)),
-        "rows of an odd number": (
-            Form(a, multiple=2, pad=1),
-            Form(b, multiple=2, pad=1),
-            Form(out, multiple=2, pad=1),
-        ),
-        "offset by one": (Form(a, offset=1), Form(b, offset=1), Form(out, offset=1)),
-        "A offset by one": (Form(a, multiple=16, offset=1), Form(b, multiple=16), Form(out)),
-        "no unit stride in A": (Form(a, step=2), Form(b), Form(out)),
-        "no unit stride in B": (Form(a), Form(b, step=3), Form(out)),
-        "no unit stride in out": (
-            Form(a, multiple=16),
-            Form(b, multiple=16),
-            Form(out, step=2, pad=5),
-        ),
-        "rows of A alike": (Form(a, broadcast=(-2,)), Form(b), Form(out)),
-        "columns of A alike": (Form(a, broadcast=(-1,)), Form(b), Form(out)),
-        "rows of B alike": (Form(a), Form(b, broadcast=(-2,)), Form(out)),
-        "columns of B alike": (Form(a, multiple=16), Form(b, broadcast=(-1,)), Form(out)),
-        "A one number": (Form(a, broadcast=(-1, -2)), Form(b, multiple=16), Form(out)),
-    }
-    if batched:
-        forms |= {
-            "one A": (Form(a, batches="same"), Form(b), Form(out)),
-            "one B": (Form(a, multiple=16), Form(b, multiple=16, batches="same"), Form(out)),
-            "overlapping A": (Form(a, batches="overlapping"), Form(b), Form(out)),
-            "overlapping, aligned": (
-                Form(a, multiple=16, batches="overlapping"),
-                Form(b, multiple=16, batches="overlapping"),
-                Form(out, pad=1),
-            ),
-        }
-    return forms
-
-
-def sample(kernels: list[cutlass_api.Kernel]) -> list[cutlass_api.Kernel]:
-    """The first, the last, and the first of each family."""
-    chosen = [kernels[0], kernels[-1]]
-    for kernel in kernels:
-        if family_of(kernel) not in {family_of(other) for other in chosen}:
-            chosen.append(kernel)
-    return list(dict.fromkeys(chosen))
-
-
-def try_all(types: Types, shape, forms, layout: str, artifacts, tf32: bool) -> list[str]:
-    """A sample of the kernels that `get_kernels` returns for a problem. The sample must not be
-    empty.
-    """
-    failures = []
-    for name, (a_form, b_form, out_form) in forms.items():
-        problem = make_problem(types, shape, a_form, b_form)
-        tf32_problem = Problem(types, problem.a, problem.b, tf32=True)
-        out = Output(problem.shape, types.out, out_form)
-        args = GemmArguments(problem.a, problem.b, out.tensor, accumulator_type=types.accumulator)
-        kernels = cutlass_api.get_kernels(args)
-        what = f"{shape} {layout} {name}"
-        if not kernels:
-            failures.append(f"{types}, {what}: no kernel")
-            continue
-        chosen = sample(kernels)
-        for kernel, artifact in zip(chosen, artifacts.of(chosen), strict=True):
-            if isinstance(artifact, Exception):
-                continue  # `test_every_kernel` reports it
-            rounded = tf32 and rounds_to_tf32(kernel)
-            failure = check(kernel, artifact, tf32_problem if rounded else problem, out_form, what)
-            if failure:
-                failures.append(failure)
-    return failures
-
-
 @pytest.mark.parametrize("types", ALL_TYPES, ids=str)
 def test_shapes(types: Types, artifacts) -> None:
     """Every shape, in every layout for some types and in three for the others."""
@@ -456,15 +322,15 @@ def test_integer_sums_wrap_around(dtypes, artifacts) -> None:
     """
     extreme = {torch.int8: -128, torch.uint8: 255}
     m, n, k = 17, 33, 140_000
-    a = torch.full((m, k), extreme[dtypes[0]], dtype=dtypes[0], device=gpu_helpers.DEVICE)
-    b = torch.full((n, k), extreme[dtypes[1]], dtype=dtypes[1], device=gpu_helpers.DEVICE).mT
+    a = torch.full((m, k), extreme[dtypes[0]], dtype=dtypes[0], device=memory.DEVICE)
+    b = torch.full((n, k), extreme[dtypes[1]], dtype=dtypes[1], device=memory.DEVICE).mT
     expected = exact_integer_product(a, b)
     assert abs(extreme[dtypes[0]] * extreme[dtypes[1]]) * k > 2**31
     chosen = sample(
         cutlass_api.get_kernels(GemmArguments(a, b, expected.clone(), accumulator_type=torch.int32))
     )
     for kernel, artifact in zip(chosen, artifacts.of(chosen), strict=True):
-        out = torch.full((m, n), 0x5A5A5A5A, dtype=torch.int32, device=gpu_helpers.DEVICE)
+        out = torch.full((m, n), 0x5A5A5A5A, dtype=torch.int32, device=memory.DEVICE)
         args = GemmArguments(a, b, out, accumulator_type=torch.int32)
         kernel.run(args, artifact)
         assert torch.equal(out, expected), kernel.metadata.kernel_name
@@ -472,20 +338,12 @@ def test_integer_sums_wrap_around(dtypes, artifacts) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_infinities_and_nans_stay_in_their_rows(dtype: torch.dtype) -> None:
-    """A NaN in A affects only its own row: values beyond a tile's edge are not multiplied in."""
-    m, n, k = 65, 67, 45
-    a = torch.ones(m, k, dtype=dtype, device=gpu_helpers.DEVICE)
-    b = torch.ones(k, n, dtype=dtype, device=gpu_helpers.DEVICE)
-    a[3, 44], b[0, 66] = float("nan"), float("inf")
-    expected = torch.full((m, n), float(k), device=gpu_helpers.DEVICE)
-    expected[:, 66], expected[3, :] = float("inf"), float("nan")
-    out = torch.full((m, n), -1.0, dtype=dtype, device=gpu_helpers.DEVICE)
-    for kernel in sample(
-        cutlass_api.get_kernels(args := GemmArguments(a, b, out, accumulator_type=torch.float32))
-    ):
-        out.fill_(-1)
-        kernel.run(args)
-        torch.testing.assert_close(out.float(), expected, rtol=0, atol=0, equal_nan=True)
+    check_infinities(dtype)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (0, 0, 0), (0, 5, 6, 7)], ids=str)
+def test_nothing_to_compute_is_computed(shape) -> None:
+    check_nothing(shape)
 
 
 def test_results_are_the_same_bits_every_time(artifacts) -> None:
@@ -582,7 +440,7 @@ def test_a_kernel_for_few_rows_computes_every_row_of_many(dtype, layout: str, ar
         for problem in many:
             args, output = arguments(problem)
             size = kernel.get_workspace_size(few)
-            workspace = torch.empty(size, dtype=torch.uint8, device=gpu_helpers.DEVICE)
+            workspace = torch.empty(size, dtype=torch.uint8, device=memory.DEVICE)
             kernel.run(
                 args,
                 artifact,
@@ -598,7 +456,7 @@ def test_a_kernel_for_few_rows_computes_every_row_of_many(dtype, layout: str, ar
 
 def deep_gemm(m: int, n: int, k: int) -> tuple[GemmArguments, torch.Tensor, torch.Tensor]:
     """A product, its output, and the expected result."""
-    half = {"dtype": torch.float16, "device": gpu_helpers.DEVICE}
+    half = {"dtype": torch.float16, "device": memory.DEVICE}
     a, b, out = (
         torch.randn(m, k, **half),
         torch.randn(k, n, **half),
@@ -619,7 +477,7 @@ def test_workspace_of_parts_may_hold_anything() -> None:
         deep_gemm(*shape)
         for shape in [(130, 72, 9000), (130, 72, 3008), (380, 392, 6000), (64, 64, 20000)]
     ]
-    workspace = torch.empty(16 << 20, dtype=torch.uint8, device=gpu_helpers.DEVICE)
+    workspace = torch.empty(16 << 20, dtype=torch.uint8, device=memory.DEVICE)
     fills = [
         lambda: workspace.random_(0, 256),
         lambda: workspace.fill_(255),
@@ -670,14 +528,14 @@ def test_parts_do_not_wait_for_what_cannot_run() -> None:
       *end = now;
     }
     """
-    multiprocessors = torch.cuda.get_device_properties(gpu_helpers.DEVICE).multi_processor_count
+    multiprocessors = torch.cuda.get_device_properties(memory.DEVICE).multi_processor_count
     # Each of its CTAs occupies a whole multiprocessor; 24 multiprocessors stay free.
     occupy = cuda_kernel(
         source, "occupy", grid=multiprocessors - 24, block=32, shared_bytes=200 << 10
     )
     args, out, expected = deep_gemm(256, 512, 32768)
     busy, ours = torch.cuda.Stream(), torch.cuda.Stream()
-    end = torch.zeros(1, dtype=torch.int64, device=gpu_helpers.DEVICE)
+    end = torch.zeros(1, dtype=torch.int64, device=memory.DEVICE)
     occupy(end, 0, stream=busy)
     for kernel in over_grid(args):
         design = kernel.metadata.design
@@ -685,7 +543,7 @@ def test_parts_do_not_wait_for_what_cannot_run() -> None:
             continue  # which may find no room before the end
         artifact = kernel.compile(args)
         workspace = torch.empty(
-            kernel.get_workspace_size(args), dtype=torch.uint8, device=gpu_helpers.DEVICE
+            kernel.get_workspace_size(args), dtype=torch.uint8, device=memory.DEVICE
         )
         out.fill_(torch.nan)
         torch.cuda.synchronize()
@@ -695,18 +553,6 @@ def test_parts_do_not_wait_for_what_cannot_run() -> None:
         assert not busy.query(), f"{kernel.metadata.kernel_name} waited"
         assert is_near(out, expected), kernel.metadata.kernel_name
         torch.cuda.synchronize()
-
-
-@pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (0, 0, 0), (0, 5, 6, 7)], ids=str)
-def test_nothing_to_compute_is_computed(shape) -> None:
-    *batch, m, n, k = shape
-    a = torch.zeros(*batch, m, k, dtype=torch.float16, device=gpu_helpers.DEVICE)
-    b = torch.zeros(*batch, k, n, dtype=torch.float16, device=gpu_helpers.DEVICE)
-    out = torch.zeros(*batch, m, n, dtype=torch.float16, device=gpu_helpers.DEVICE)
-    args = GemmArguments(a, b, out, accumulator_type=torch.float32)
-    for kernel in sample(cutlass_api.get_kernels(args)):
-        kernel.run(args)
-    torch.cuda.synchronize()
 
 
 # ---- random problems -----------------------------------------------------------------------------
@@ -772,5 +618,5 @@ def test_anything(artifacts, types, batch, m, n, k, a_form, b_form, out_form) ->
 def test_every_type_is_covered() -> None:
     """Every element type takes part; integers are compared exactly, floats by error."""
     seen = {dtype for types in ALL_TYPES for dtype in (types.a, types.b, types.out)}
-    assert seen == {*INTEGERS, *gpu_helpers.ROUNDOFF}
+    assert seen == {*INTEGERS, *ROUNDOFF}
     assert len(THOROUGH) == 10

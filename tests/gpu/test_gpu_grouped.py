@@ -6,145 +6,37 @@ next group overwrites it.
 """
 
 import random
-from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments, PerformanceControls
+from cutlass_api.arguments import EpilogueArguments
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
-from support import gpu_helpers
-from support.gpu_helpers import (
-    Artifacts,
-    Form,
-    Output,
-    Problem,
-    Types,
-    by_family_and_types,
-    fail_with,
-    family_of,
-    float32_precision,
-    generator_for,
-    just_aligned,
-    random_operand,
-    sums_fast,
-    truncates,
+from support import memory
+from support.gpu_helpers import Artifacts, fail_with
+from support.groups import (
+    HALF,
+    GroupedProblem,
+    bf16_problem,
+    check_no_groups,
+    forms_of,
 )
 from support.helpers import run_python, served
+from support.memory import Form, Output
+from support.problems import check
+from support.properties import (
+    Types,
+    by_family_and_types,
+    family_of,
+    first_of_families,
+    float32_precision,
+)
 
 pytestmark = pytest.mark.gpu
 
-#: Rows of A and of the output after the last group.
-SPARE = 19
-HALF = Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16)
-
 
 KERNELS = by_family_and_types(GroupedGemmOperandsMetadata)
-
-
-class GroupedProblem(Problem):
-    """Random groups with these numbers of rows, and the values to compare their products with."""
-
-    def __init__(
-        self, types: Types, sizes, n: int, k: int, a_form: Form, b_form: Form, step: int = 1
-    ) -> None:
-        generator = generator_for(types, sizes, n, k, a_form, b_form)
-        small = types.integer and types.out == torch.float16
-        self.ends = list(accumulate(sizes))
-        rows = self.ends[-1] if sizes else 0
-        super().__init__(
-            types,
-            random_operand((rows + SPARE, k), types.a, a_form, generator, small),
-            random_operand((len(sizes), k, n), types.b, b_form, generator, small),
-        )
-        self.offsets = torch.zeros(len(sizes) * step, dtype=torch.int32, device=gpu_helpers.DEVICE)[
-            ::step
-        ]
-        self.offsets.copy_(torch.tensor(self.ends, dtype=torch.int32))
-        self.rows = rows
-        self.shape = (rows + SPARE, n)
-        #: Whether A and out have the shapes (1, TotalM, K) and (1, TotalM, N).
-        self.leading_one = False
-
-    def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
-        a, out = (self.a[None], out[None]) if self.leading_one else (self.a, out)
-        return GroupedGemmArguments(
-            *(a, self.b, out, self.types.accumulator, self.offsets, epilogue),
-            performance=PerformanceControls(fast_sums=self.fast_sums),
-        )
-
-    def each(self, product) -> torch.Tensor:
-        """The results of a function of each group's A and B, stacked."""
-        spans = pairwise([0, *self.ends])
-        results = [
-            product(self.a[start:end], self.b[group]) for group, (start, end) in enumerate(spans)
-        ]
-        return (
-            torch.cat(results) if results else torch.zeros(0, self.shape[1], device=self.a.device)
-        )
-
-    def of_group(self, kind: str):
-        return lambda a, b: getattr(Problem(self.types, a, b), kind)
-
-    @cached_property
-    def exact(self) -> torch.Tensor:
-        return self.each(self.of_group("exact"))
-
-    @cached_property
-    def parts(self) -> list[torch.Tensor]:
-        count = 3 if self.types.a == torch.float64 else 1
-        return [
-            self.each(lambda a, b, at=at: Problem(self.types, a, b).parts[at])
-            for at in range(count)
-        ]
-
-    @cached_property
-    def scales(self) -> torch.Tensor:
-        return self.each(self.of_group("scales"))
-
-    @cached_property
-    def torch_error(self) -> float | None:
-        if (
-            self.types.a not in (torch.float16, torch.bfloat16)
-            or self.types.out != self.types.a
-            or self.k == 0
-        ):
-            return None
-        if self.types.accumulator == torch.float16 or self.types.b != self.types.a:
-            return None
-        return self.error(self.each(torch.mm))
-
-
-def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> str | None:
-    """Runs a kernel. Returns None, or a description of the failure."""
-    output = Output(problem.shape, problem.types.out, form)
-    name = f"{kernel.metadata.kernel_name}, {what}"
-    if sums_fast(kernel):
-        problem = problem.with_fast_sums
-    elif truncates(kernel):
-        problem = problem.on_float8_tensor_cores
-    try:
-        kernel.run(problem.arguments(output.tensor), artifact)
-        torch.cuda.synchronize()
-    except Exception as error:
-        if isinstance(error, torch.AcceleratorError) or any(
-            word in str(error) for word in gpu_helpers.FATAL
-        ):
-            pytest.exit(f"{name}: {error}", returncode=1)
-        return f"{name}: {type(error).__name__}: {error}"
-    grouped, spare = output.tensor[: problem.rows], output.tensor[problem.rows :]
-    poison = torch.full((), output.poison, dtype=torch.uint8, device=spare.device)
-    if (
-        not output.intact_around()
-        or not (spare.contiguous().flatten().view(torch.uint8) == poison).all()
-    ):
-        return f"{name}: wrote outside the groups"
-    if problem.types.integer:
-        differing = int((grouped != problem.exact).sum())
-        return f"{name}: {differing} of {grouped.numel()} elements differ" if differing else None
-    wrong = problem.inaccuracy(grouped)
-    return f"{name}: {wrong}" if wrong else None
 
 
 #: Group sizes, N and K: more groups than threads in a warp; empty groups first, last and in a row;
@@ -163,18 +55,6 @@ def artifacts():
     return Artifacts()
 
 
-def forms_of(kernel) -> list[Form]:
-    """A, B and the output with the layouts that a kernel requires, and no larger alignment."""
-    operands = kernel.metadata.operands
-    letters = ["n" if side.stride == (0, 1, 0) else "t" for side in (operands.A, operands.B)]
-    a, b = (
-        just_aligned(letter, getattr(torch, side.dtype.name), side.ptr_alignment_bytes)
-        for letter, side in zip(letters, (operands.A, operands.B), strict=True)
-    )
-    multiple = operands.out.divisibility
-    return [a, b, Form("t", multiple=multiple) if multiple > 1 else Form("t", pad=3, offset=1)]
-
-
 @pytest.mark.parametrize(("family", "types"), KERNELS, ids=str)
 def test_every_kernel(family: str, types: Types, artifacts) -> None:
     problems: dict[object, GroupedProblem] = {}
@@ -191,7 +71,7 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
                 problems[key] = GroupedProblem(types, sizes, n, k, a_form, b_form)
             # An output that TMA can address, and one that TMA cannot.
             for form in dict.fromkeys([out_form, Form("t", multiple=8)]):
-                failures.append(wrong(kernel, artifact, problems[key], form, f"{what} {form}"))
+                failures.append(check(kernel, artifact, problems[key], form, f"{what} {form}"))
     fail_with([failure for failure in failures if failure])
 
 
@@ -222,28 +102,17 @@ def test_any_groups(artifacts) -> None:
         with float32_precision("highest"):
             kernel = cutlass_api.get_kernels(args)[0]
         failures.append(
-            wrong(kernel, artifacts.of([kernel])[0], problem, forms[2], f"{sizes} {n} {k} {forms}")
+            check(kernel, artifacts.of([kernel])[0], problem, forms[2], f"{sizes} {n} {k} {forms}")
         )
     fail_with([failure for failure in failures if failure])
 
 
-def sample(args: GroupedGemmArguments) -> list[cutlass_api.Kernel]:
-    """The first kernel of each family."""
-    return list(
-        {family_of(kernel): kernel for kernel in reversed(cutlass_api.get_kernels(args))}.values()
-    )
-
-
-def bf16_problem(sizes, n=320, k=192) -> GroupedProblem:
-    return GroupedProblem(HALF, sizes, n, k, Form("t"), Form("n"))
-
-
 def test_offsets_change_between_replays_of_a_graph() -> None:
     problem = bf16_problem([100, 0, 31, 200, 64])
-    out = torch.empty(problem.shape, dtype=torch.bfloat16, device=gpu_helpers.DEVICE)
+    out = torch.empty(problem.shape, dtype=torch.bfloat16, device=memory.DEVICE)
     args = problem.arguments(out)
     families = set()
-    for kernel in sample(args):
+    for kernel in first_of_families(args):
         families.add(family_of(kernel))
         artifact = kernel.compile(args)
         kernel.run(args, artifact)  # the first launch loads the program
@@ -269,9 +138,9 @@ def test_offsets_change_between_launches_that_follow_each_other() -> None:
     rows = problem.shape[0]
     chance = random.Random(3)
     dealt = [sorted(chance.randint(0, rows) for _ in range(5)) for _ in range(100)]
-    ends = torch.tensor(dealt, dtype=torch.int32, device=gpu_helpers.DEVICE)
+    ends = torch.tensor(dealt, dtype=torch.int32, device=memory.DEVICE)
     outs = torch.full(
-        (100, *problem.shape), float("nan"), dtype=torch.bfloat16, device=gpu_helpers.DEVICE
+        (100, *problem.shape), float("nan"), dtype=torch.bfloat16, device=memory.DEVICE
     )
     (kernel, *_) = cutlass_api.get_kernels(problem.arguments(outs[0]))
     calls = [problem.arguments(out) for out in outs]
@@ -298,24 +167,21 @@ def test_whatever_offsets_say_nothing_outside_the_output_is_written(wrong_ends) 
     problem.rows = problem.ends[-1]
     failures = []
     for form in (Form("t", multiple=8), Form("t", pad=3)):
-        for kernel in sample(problem.arguments(Output(problem.shape, torch.bfloat16, form).tensor)):
-            failures.append(wrong(kernel, None, problem, form, f"{wrong_ends} {form}"))
+        for kernel in first_of_families(
+            problem.arguments(Output(problem.shape, torch.bfloat16, form).tensor)
+        ):
+            failures.append(check(kernel, None, problem, form, f"{wrong_ends} {form}"))
     fail_with([failure for failure in failures if failure])
 
 
 def test_no_groups_and_no_rows() -> None:
-    for sizes, n in (([], 64), ([0, 0], 64), ([3, 4], 0)):
-        problem = bf16_problem(sizes, n=n)
-        out = torch.full(problem.shape, 7.0, dtype=torch.bfloat16, device=gpu_helpers.DEVICE)
-        for kernel in sample(args := problem.arguments(out)):
-            kernel.run(args)
-        assert (out[problem.rows :] == 7).all()
+    check_no_groups()
 
 
 def test_an_epilogue_sees_rows_of_the_whole_output() -> None:
     problem = bf16_problem([100, 0, 31, 200])
     rows, n = problem.shape
-    device = gpu_helpers.DEVICE
+    device = memory.DEVICE
     bias, scale = torch.randn(n, device=device), torch.rand(rows, 1, device=device)
     residual = torch.randn(rows, n, device=device).bfloat16()
     out, kept = (
@@ -333,7 +199,7 @@ def test_an_epilogue_sees_rows_of_the_whole_output() -> None:
     product = problem.each(lambda a, b: a.double() @ b.double())
     last = problem.rows
     families = set()
-    for kernel in sample(args):
+    for kernel in first_of_families(args):
         families.add(family_of(kernel))
         out.fill_(float("nan"))
         kept.fill_(float("nan"))
@@ -404,7 +270,7 @@ def test_warps_that_store_unevenly_stay_in_step() -> None:
 
 def test_bound_launches_follow_the_offsets() -> None:
     problem = bf16_problem([100, 50])
-    out = torch.empty(problem.shape, dtype=torch.bfloat16, device=gpu_helpers.DEVICE)
+    out = torch.empty(problem.shape, dtype=torch.bfloat16, device=memory.DEVICE)
     args = problem.arguments(out)
     launch = cutlass_api.get_kernels(args)[0].bind(args)
     for ends in ([100, 150], [3, 169]):

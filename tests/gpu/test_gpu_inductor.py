@@ -11,10 +11,10 @@ from unittest import mock
 import cutlass_api
 import pytest
 import torch
-from support.gpu_helpers import Problem, Types, family_of
 from support.helpers import run_python
-from support.nvgemm import NVUniversalGemmKernelWrapper, backend, kernel_cache
-from test_inductor import render
+from support.nvgemm import NVUniversalGemmKernelWrapper, backend, kernel_cache, render
+from support.problems import Problem
+from support.properties import Types, family_of
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
 from torch._inductor.async_compile import AsyncCompile

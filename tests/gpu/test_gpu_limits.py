@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from support import gpu_helpers
-from support.gpu_helpers import ENOUGH_FOR_A_RATIO, FLOAT8, Form, Problem, Types
-from test_gpu_gemm import make_problem
+from support import memory
+from support.gemms import make_problem
+from support.helpers import FLOAT8
+from support.memory import Form
+from support.problems import ENOUGH_FOR_A_RATIO, Problem, float8_product, rounded_once
+from support.properties import Types
 
 #: Bits of a term below its leading bit that float8 tensor cores keep.
 FRACTION_BITS = 13
@@ -15,7 +18,7 @@ assert M * N > ENOUGH_FOR_A_RATIO
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch) -> None:
-    monkeypatch.setattr(gpu_helpers, "DEVICE", torch.device("cpu"))
+    monkeypatch.setattr(memory, "DEVICE", torch.device("cpu"))
 
 
 def float8_sums(problem: Problem) -> torch.Tensor:
@@ -118,7 +121,7 @@ def test_a_chain_of_float64_products_passes(k: int) -> None:
 def test_integer_sums_round_once() -> None:
     tie = 2**26 + 2**18  # between two bfloat16; float32 rounds the sums beside it to it
     sums = torch.tensor([tie - 1, tie, tie + 1, -tie - 1, 2**31 - 1, -(2**31), 5])
-    rounded = gpu_helpers.rounded_once(sums.int(), torch.bfloat16).double().tolist()
+    rounded = rounded_once(sums.int(), torch.bfloat16).double().tolist()
     above = 2**26 + 2**19
     assert rounded == [2**26, 2**26, above, -above, 2**31, -(2**31), 5]
 
@@ -128,7 +131,7 @@ def test_torch_multiplies_float8_copies(k: int) -> None:
     """Operands with any strides and extents become those that torch._scaled_mm takes."""
     a, b = torch.float8_e4m3fn, torch.float8_e5m2
     problem = float8_problem(a, a, k, Form("n", pad=3), Form("t", step=2))
-    product = gpu_helpers.float8_product(problem.a, problem.b[:, :37], torch.float32, False)
+    product = float8_product(problem.a, problem.b[:, :37], torch.float32, False)
     torch.testing.assert_close(product.double(), problem.parts[0][:, :37], atol=1e-3, rtol=1e-3)
     assert product.shape == (M, 37)
     assert float8_problem(b, b, k).on_float8_tensor_cores.torch_error is None

@@ -14,8 +14,9 @@ import numpy
 import pytest
 import torch
 from cutlass_api.arguments import GemmArguments
-from support.gpu_helpers import SLEEP_CYCLES, Gemm, family_of, say
+from support.gpu_helpers import SLEEP_CYCLES, Gemm, say
 from support.helpers import fake_gemm, run_python
+from support.properties import family_of
 
 pytestmark = pytest.mark.gpu
 

@@ -4,16 +4,14 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from unittest import mock
 
 import cutlass_api.ops
 import pytest
 import torch
 from cutlass_api.ops import OPS
-from support.helpers import run_python
+from support.helpers import opcheck, run_python
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.library import opcheck as check_operator
 from torch.utils.flop_counter import FlopCounterMode
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -171,16 +169,6 @@ def moved(value, device):
     if isinstance(value, list):
         return [moved(x, device) for x in value]
     return value.to(device) if isinstance(value, torch.Tensor) else value
-
-
-def opcheck(operator, args, options=None):
-    """torch's `opcheck`. Its comparison, `torch.allclose`, does not take float8 tensors."""
-
-    def allclose(x, y, **options):
-        return torch.isclose(x.double(), y.double(), **options).all().item()
-
-    with mock.patch.object(torch, "allclose", allclose):
-        check_operator(operator, args, options)
 
 
 @cases

@@ -6,26 +6,12 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api import int8_mm, mixed_mm, scaled_mm
+from support.eight_bits import devices, factors, float8, integers
 from torch.utils.flop_counter import FlopCounterMode
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-devices = pytest.mark.parametrize("device", DEVICES)
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 RELATIVE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3, E4M3: 0.07, E5M2: 0.13}
-
-
-def float8(*shape, dtype=E4M3, device="cpu"):
-    return torch.randn(shape, device=device).to(dtype)
-
-
-def integers(*shape, dtype=torch.int8, device="cpu"):
-    low = 0 if dtype is torch.uint8 else -128
-    return torch.randint(low, low + 256, shape, device=device).to(dtype)
-
-
-def factors(*shape, device="cpu"):
-    return torch.rand(shape, device=device) + 0.5
 
 
 #: The shapes of scale_a and scale_b for a product of 20 rows and 24 columns.

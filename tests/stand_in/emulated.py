@@ -2,7 +2,7 @@
 
 The stand-in passes programs and launches to the emulator (tests/emulator). Arguments of CPU tensors
 become arguments of tensors on the simulated device, with the same memory, so that the helpers of
-the GPU tests work with ``gpu_helpers.DEVICE = torch.device("cpu")``. A launch ends before ``run``
+the GPU tests work with ``memory.DEVICE = torch.device("cpu")``. A launch ends before ``run``
 returns.
 
 Processes import this module before torch and test modules: Rutlass uses the NVRTC that the process

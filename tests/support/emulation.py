@@ -12,10 +12,6 @@ from itertools import product
 from math import prod
 
 import cutlass_api
-import test_gpu_elementwise
-import test_gpu_epilogue
-import test_gpu_gemm
-import test_gpu_grouped
 import torch
 from cutlass_api import cuda_kernel
 from cutlass_api.arguments import GemmArguments
@@ -27,32 +23,39 @@ from cutlass_api.metadata import (
 )
 from stand_in import device
 from stand_in.emulated import operand
-from test_gpu_gemm import in_all_forms, make_problem
-from test_gpu_grouped import GroupedProblem
 
-from support import gpu_helpers
+from support import memory, problems, sums
+from support.epilogue_trials import DUAL, DualTrial, Trial
 from support.epilogues import CASES, REDUCTIONS
-from support.gpu_helpers import (
-    Form,
-    Output,
-    check,
-    fail_with,
+from support.gemms import (
+    SHAPES,
+    THOROUGH,
+    check_infinities,
+    check_nothing,
+    in_all_forms,
+    make_problem,
+    try_all,
+)
+from support.gpu_helpers import fail_with
+from support.groups import GroupedProblem, check_no_groups, forms_of
+from support.helpers import DTYPES, LAYOUTS, served
+from support.memory import Form, Output, just_aligned, random_operand
+from support.problems import check
+from support.properties import (
     family_of,
+    first_of_families,
     float32_precision,
     from_registers,
-    just_aligned,
     layouts_of,
-    random_operand,
     rounds_to_tf32,
     types_of,
 )
-from support.helpers import DTYPES, LAYOUTS, served
 
 # The collector need not look at what the imports made.
 gc.freeze()
-gpu_helpers.DEVICE = torch.device("cpu")
+memory.DEVICE = torch.device("cpu")
 # A launch that fails leaves the emulator usable.
-gpu_helpers.FATAL = ()
+problems.FATAL = ()
 
 Kernel = cutlass_api.Kernel
 
@@ -192,7 +195,7 @@ def views() -> None:
     with float16, some with other types.
     """
     failures = []
-    half, *others = test_gpu_gemm.THOROUGH
+    half, *others = THOROUGH
     assert half.a == torch.float16
     forms = [
         (shape, name)
@@ -205,23 +208,23 @@ def views() -> None:
         for types in [half] if at % 2 else [half, others[at // 2 % len(others)]]:
             tf32 = types.a == torch.float32
             with float32_precision("high" if tf32 else "highest"):
-                failures += test_gpu_gemm.try_all(types, shape, form, layout, Uncompiled(), tf32)
+                failures += try_all(types, shape, form, layout, Uncompiled(), tf32)
     finish(failures)
 
 
 def shapes() -> None:
     """Extents of 0, 1 and 2, K = 0, long and thin matrices; infinities and NaN in the inputs."""
     failures = []
-    small = [shape for shape in test_gpu_gemm.SHAPES if prod(shape) < 300_000]
+    small = [shape for shape in SHAPES if prod(shape) < 300_000]
     for (at, shape), turn in product(enumerate(small), range(2)):
-        types = test_gpu_gemm.THOROUGH[(2 * at + turn) % len(test_gpu_gemm.THOROUGH)]
+        types = THOROUGH[(2 * at + turn) % len(THOROUGH)]
         layout = LAYOUTS[(at + 3 * turn) % len(LAYOUTS)]
         form = {"tight": in_all_forms(layout, len(shape) == 4)["tight"]}
-        failures += test_gpu_gemm.try_all(types, shape, form, layout, Uncompiled(), tf32=False)
+        failures += try_all(types, shape, form, layout, Uncompiled(), tf32=False)
     for dtype in (torch.float16, torch.float32):
-        test_gpu_gemm.test_infinities_and_nans_stay_in_their_rows(dtype)
+        check_infinities(dtype)
     for shape in [(0, 5, 7), (5, 0, 7), (0, 5, 6, 7)]:
-        test_gpu_gemm.test_nothing_to_compute_is_computed(shape)
+        check_nothing(shape)
     finish(failures)
 
 
@@ -242,20 +245,19 @@ def grouped() -> None:
     for at, kernel in enumerate(sample(kernels_of(GroupedGemmOperandsMetadata), grouped_parts)):
         sizes, n, k = cases[at % len(cases)]
         _, n, k = served(kernel, 1, n, k)
-        a_form, b_form, out_form = test_gpu_grouped.forms_of(kernel)
+        a_form, b_form, out_form = forms_of(kernel)
         problem = GroupedProblem(types_of(kernel), sizes, n, k, a_form, b_form)
         what = f"{sizes} {n} {k}"
-        failures.append(test_gpu_grouped.wrong(kernel, None, problem, out_form, what))
-    test_gpu_grouped.test_no_groups_and_no_rows()
+        failures.append(check(kernel, None, problem, out_form, what))
+    check_no_groups()
     finish(failures)
 
 
-class SmallTrial(test_gpu_epilogue.Trial):
+class SmallTrial(Trial):
     """An epilogue with the kernels that rank first in their families."""
 
     def kernels(self) -> list[Kernel]:
-        kernels = cutlass_api.get_kernels(self.args)
-        return list({family_of(kernel): kernel for kernel in reversed(kernels)}.values())
+        return first_of_families(self.args)
 
 
 def epilogues() -> None:
@@ -286,8 +288,8 @@ def dual() -> None:
     outputs.
     """
     failures = []
-    for seed, case in enumerate(test_gpu_epilogue.DUAL):
-        trial = test_gpu_epilogue.DualTrial(*case, seed=seed)
+    for seed, case in enumerate(DUAL):
+        trial = DualTrial(*case, seed=seed)
         kernels = [kernel for kernel in trial.kernels() if family_of(kernel) == "sm90"]
         for kernel in sample(kernels, dual_parts) if seed < 2 else kernels[:4]:
             try:
@@ -299,14 +301,14 @@ def dual() -> None:
 
 def elementwise() -> None:
     """Sums in several layouts."""
-    forms = [form for form in test_gpu_elementwise.FORMS if not form.broadcast]
+    forms = [form for form in sums.FORMS if not form.broadcast]
     generator = torch.Generator().manual_seed(0)
     for dtype in DTYPES.values():
         for at, shape in enumerate([(7, 131), (3, 17, 33), (64, 64)]):
             left, right, out = (forms[(at + turn) % len(forms)] for turn in (0, 1, 3))
             a, b = (random_operand(shape, dtype, form, generator) for form in (left, right))
             what = f"{dtype} {shape} {left} {right} {out}"
-            test_gpu_elementwise.check(a, b, Output(shape, dtype, out), what)
+            sums.check(a, b, Output(shape, dtype, out), what)
     finish([])
 
 

@@ -10,12 +10,14 @@ import sysconfig
 import textwrap
 from itertools import product
 from pathlib import Path
+from unittest import mock
 
 import cutlass_api
 import torch
 from cutlass_api.arguments import GemmArguments
 from cutlass_api.metadata import Sm90DesignMetadata
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.library import opcheck as check_operator
 
 #: Every supported element type.
 DTYPES = {
@@ -205,3 +207,13 @@ def start_python(code, *arguments, flags=(), **environment):
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     )
+
+
+def opcheck(operator, args, options=None):
+    """torch's `opcheck`. Its comparison, `torch.allclose`, does not take float8 tensors."""
+
+    def allclose(x, y, **options):
+        return torch.isclose(x.double(), y.double(), **options).all().item()
+
+    with mock.patch.object(torch, "allclose", allclose):
+        check_operator(operator, args, options)

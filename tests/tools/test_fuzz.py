@@ -14,7 +14,7 @@ from fuzz.cases import Case
 from fuzz.drawing import Limits, draw
 from fuzz.shrinking import smaller
 from fuzz.stages import EXPRESSIONS, Bounded, apply
-from support.gpu_helpers import Form
+from support.memory import Form
 
 ROOT = Path(__file__).parents[2]
 #: As on the CPU.

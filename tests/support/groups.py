@@ -1,0 +1,118 @@
+"""Random grouped GEMMs."""
+
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import torch
+from cutlass_api.arguments import GroupedGemmArguments, PerformanceControls
+
+from support import memory
+from support.memory import Form, generator_for, just_aligned, random_operand
+from support.problems import Problem
+from support.properties import (
+    Types,
+    first_of_families,
+)
+
+#: Rows of A and of the output after the last group.
+SPARE = 19
+HALF = Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16)
+
+
+class GroupedProblem(Problem):
+    """Random groups with these numbers of rows, and the values to compare their products with."""
+
+    def __init__(
+        self, types: Types, sizes, n: int, k: int, a_form: Form, b_form: Form, step: int = 1
+    ) -> None:
+        generator = generator_for(types, sizes, n, k, a_form, b_form)
+        small = types.integer and types.out == torch.float16
+        self.ends = list(accumulate(sizes))
+        rows = self.ends[-1] if sizes else 0
+        super().__init__(
+            types,
+            random_operand((rows + SPARE, k), types.a, a_form, generator, small),
+            random_operand((len(sizes), k, n), types.b, b_form, generator, small),
+        )
+        self.offsets = torch.zeros(len(sizes) * step, dtype=torch.int32, device=memory.DEVICE)[
+            ::step
+        ]
+        self.offsets.copy_(torch.tensor(self.ends, dtype=torch.int32))
+        self.rows = rows
+        self.shape = (rows + SPARE, n)
+        #: Whether A and out have the shapes (1, TotalM, K) and (1, TotalM, N).
+        self.leading_one = False
+
+    def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
+        a, out = (self.a[None], out[None]) if self.leading_one else (self.a, out)
+        return GroupedGemmArguments(
+            *(a, self.b, out, self.types.accumulator, self.offsets, epilogue),
+            performance=PerformanceControls(fast_sums=self.fast_sums),
+        )
+
+    def each(self, product) -> torch.Tensor:
+        """The results of a function of each group's A and B, stacked."""
+        spans = pairwise([0, *self.ends])
+        results = [
+            product(self.a[start:end], self.b[group]) for group, (start, end) in enumerate(spans)
+        ]
+        return (
+            torch.cat(results) if results else torch.zeros(0, self.shape[1], device=self.a.device)
+        )
+
+    def of_group(self, kind: str):
+        return lambda a, b: getattr(Problem(self.types, a, b), kind)
+
+    @cached_property
+    def exact(self) -> torch.Tensor:
+        return self.each(self.of_group("exact"))
+
+    @cached_property
+    def parts(self) -> list[torch.Tensor]:
+        count = 3 if self.types.a == torch.float64 else 1
+        return [
+            self.each(lambda a, b, at=at: Problem(self.types, a, b).parts[at])
+            for at in range(count)
+        ]
+
+    @cached_property
+    def scales(self) -> torch.Tensor:
+        return self.each(self.of_group("scales"))
+
+    @cached_property
+    def torch_error(self) -> float | None:
+        if (
+            self.types.a not in (torch.float16, torch.bfloat16)
+            or self.types.out != self.types.a
+            or self.k == 0
+        ):
+            return None
+        if self.types.accumulator == torch.float16 or self.types.b != self.types.a:
+            return None
+        return self.error(self.each(torch.mm))
+
+
+def forms_of(kernel) -> list[Form]:
+    """A, B and the output with the layouts that a kernel requires, and no larger alignment."""
+    operands = kernel.metadata.operands
+    letters = ["n" if side.stride == (0, 1, 0) else "t" for side in (operands.A, operands.B)]
+    a, b = (
+        just_aligned(letter, getattr(torch, side.dtype.name), side.ptr_alignment_bytes)
+        for letter, side in zip(letters, (operands.A, operands.B), strict=True)
+    )
+    multiple = operands.out.divisibility
+    return [a, b, Form("t", multiple=multiple) if multiple > 1 else Form("t", pad=3, offset=1)]
+
+
+def bf16_problem(sizes, n=320, k=192) -> GroupedProblem:
+    return GroupedProblem(HALF, sizes, n, k, Form("t"), Form("n"))
+
+
+def check_no_groups() -> None:
+    """No groups, groups without rows, outputs without columns."""
+    for sizes, n in (([], 64), ([0, 0], 64), ([3, 4], 0)):
+        problem = bf16_problem(sizes, n=n)
+        out = torch.full(problem.shape, 7.0, dtype=torch.bfloat16, device=memory.DEVICE)
+        for kernel in first_of_families(args := problem.arguments(out)):
+            kernel.run(args)
+        assert (out[problem.rows :] == 7).all()

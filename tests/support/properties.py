@@ -1,0 +1,120 @@
+"""Properties of kernels, by their metadata."""
+
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import cutlass_api
+import torch
+from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
+
+from support.helpers import FLOAT8
+
+# ---- kernels -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Types:
+    a: torch.dtype
+    b: torch.dtype
+    accumulator: torch.dtype
+    out: torch.dtype
+
+    def __str__(self) -> str:
+        short = [
+            str(dtype).removeprefix("torch.")
+            for dtype in (self.a, self.b, self.accumulator, self.out)
+        ]
+        return "{}x{}->{}->{}".format(*short)
+
+    @property
+    def integer(self) -> bool:
+        """Whether sums are integers, which are exact modulo 2^32."""
+        return self.accumulator == torch.int32
+
+
+def types_of(kernel: cutlass_api.Kernel) -> Types:
+    operands = kernel.metadata.operands
+    sides = (operands.A.dtype, operands.B.dtype, operands.accumulator_type, operands.out.dtype)
+    return Types(*(getattr(torch, dtype.name) for dtype in sides))
+
+
+def family_of(kernel: cutlass_api.Kernel) -> str:
+    return kernel.metadata.kernel_name.split("_")[0]
+
+
+def first_of_families(args: GemmArguments | GroupedGemmArguments) -> list[cutlass_api.Kernel]:
+    """The kernel that ranks first in each family."""
+    kernels = cutlass_api.get_kernels(args)
+    return list({family_of(kernel): kernel for kernel in reversed(kernels)}.values())
+
+
+def rounds_to_tf32(kernel: cutlass_api.Kernel) -> bool:
+    return family_of(kernel) in ("sm80", "sm90") and types_of(kernel).a == torch.float32
+
+
+def truncates(kernel: cutlass_api.Kernel) -> bool:
+    """Whether tensor cores add up float8 products, of which they keep 14 bits."""
+    if family_of(kernel) != "sm90":
+        return False
+    types = types_of(kernel)
+    return types.a in FLOAT8 and types.b in FLOAT8
+
+
+def sums_fast(kernel: cutlass_api.Kernel) -> bool:
+    """Whether a kernel adds up float8 products in one chain."""
+    return getattr(kernel.metadata.design, "fast_sums", False)
+
+
+def layouts_of(kernel: cutlass_api.Kernel) -> list[str]:
+    """A kernel's layouts of A, B and out, such as "tnt": t row-major, n column-major."""
+    operands = kernel.metadata.operands
+    letters = {(0, 0, 1): "t", (0, 1, 0): "n", None: "tn"}
+    a, b, out = (letters[side.stride] for side in (operands.A, operands.B, operands.out))
+    return [i + j + k for i in a for j in b for k in out]
+
+
+def from_registers(kernel: cutlass_api.Kernel) -> bool:
+    """Whether a kernel loads an operand into registers: float32 that wgmma cannot read from shared
+    memory.
+    """
+    if family_of(kernel) != "sm90" or types_of(kernel).a != torch.float32:
+        return False
+    operands, packed = kernel.metadata.operands, kernel.metadata.design.packed
+    by_rows = not packed[0] and operands.A.stride == (0, 1, 0)
+    by_columns = not packed[1] and operands.B.stride == (0, 0, 1)
+    return by_rows or by_columns
+
+
+def over_grid(args: GemmArguments) -> list[cutlass_api.Kernel]:
+    """The kernels for these arguments that have a grid split."""
+    kernels = cutlass_api.get_kernels(args)
+    return [kernel for kernel in kernels if getattr(kernel.metadata.design, "over_grid", False)]
+
+
+def splits_over_cluster(kernel: cutlass_api.Kernel) -> bool:
+    design = kernel.metadata.design
+    return getattr(design, "split", 1) > 1 and not getattr(design, "over_grid", False)
+
+
+@contextmanager
+def float32_precision(precision: str):
+    """torch's tf32 setting, which our kernels follow."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# ---- helpers for tests of many kernels -----------------------------------------------------------
+
+
+def by_family_and_types(kind: type) -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
+    """All kernels for an H100 whose operands' metadata are of a kind."""
+    groups = defaultdict(list)
+    for kernel in cutlass_api.get_kernels(cc=90):
+        if isinstance(kernel.metadata.operands, kind):
+            groups[family_of(kernel), types_of(kernel)].append(kernel)
+    return dict(groups)
