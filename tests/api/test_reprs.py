@@ -2,89 +2,35 @@
 
 import importlib
 import inspect
-import pickle
 import pkgutil
 from enum import Enum
-from html.parser import HTMLParser
 from pathlib import Path
 
 import cutlass_api
 import pytest
 import torch
 from cutlass_api import _core, arguments, metadata, profiling, tuning
-from cutlass_api.arguments import EpilogueArguments, GemmArguments, PerformanceControls
-from cutlass_api.explanation import KernelList
+from cutlass_api.arguments import GemmArguments, PerformanceControls
 from cutlass_api.inductor import Options
-from cutlass_api.library import ScaleMode, ScaleSwizzleMode
-from cutlass_api.tuning import StoredResult, Trial, TuningResult
 from cutlass_api.utils import TensorWrapper
 from support.helpers import fake, fake_gemm
-
-EPILOGUE = "def scaled(accum, alpha, bias):\n    D = accum * alpha + bias\n    return D\n"
-
-
-def operands(dtype=torch.float32):
-    return [torch.zeros(shape, dtype=dtype) for shape in ((4, 8), (8, 6), (4, 6))]
-
-
-def gemm(**more):
-    return GemmArguments(*operands(), accumulator_type="float32", **more)
-
-
-def grouped():
-    a, b, offsets = torch.zeros(4, 8), torch.zeros(2, 8, 6), torch.tensor([1, 4]).int()
-    return arguments.GroupedGemmArguments(a, b, torch.zeros(4, 6), "float32", offsets)
-
-
-def epilogue():
-    return EpilogueArguments(EPILOGUE, alpha=2.5, bias=torch.zeros(6), D=torch.zeros(4, 6))
-
-
-def scaled():
-    values, scales = torch.zeros(4, 64).to(torch.float8_e4m3fn), torch.ones(4, 2)
-    mode, swizzle = ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone
-    return arguments.ScaledTensor(values, scales, mode, swizzle)
-
-
-def kernel(part, args=None):
-    kernels = cutlass_api.get_kernels(args, cc=90)
-    return next(each for each in kernels if each.metadata.kernel_name.startswith(part))
-
-
-def cpu_kernel():
-    return cutlass_api.get_kernels(gemm())[0]
-
-
-def artifact():
-    args = fake_gemm()
-    return kernel("sm90", args).compile(args, cc=90)
-
-
-def requirements():
-    return metadata.DenseTensorAttributes("float16", (0, 0, 1), 8)
-
-
-class Square(cutlass_api.CudaKernel):
-    source = "__global__ void square(const float* x, float* out) {}"
-    function = "square"
-    operands = metadata.ElementwiseOperandsMetadata(*[requirements()] * 3)
-
-
-def own_kernel():
-    return next(iter(Square.generate_kernels()))
-
-
-def function():
-    return cutlass_api.cuda_kernel(
-        "__global__ void f(float* x, int n) {}", "f", grid=4, block=(32, 2), options=["-DA=<B>"]
-    )
-
-
-RESULT = TuningResult(
-    "<kernel>", "a GPU", "exact gemm", (Trial("<kernel>", 2.0, True), Trial("b", 3.0)), 7
+from support.shown import (
+    RESULT,
+    STORED,
+    TIMING,
+    Square,
+    artifact,
+    cpu_kernel,
+    epilogue,
+    function,
+    gemm,
+    grouped,
+    kernel,
+    operands,
+    own_kernel,
+    requirements,
+    scaled,
 )
-STORED = StoredResult("a GPU", 12, "exact gemm", "<kernel>", "f00d", 2e-6)
-TIMING = profiling.Timing((1.0, 2.0, 3.0), "a GPU")
 
 #: Of each public class, a function that makes an instance, and its `repr`, or parts of the `repr`.
 SHOWN = {
@@ -401,142 +347,3 @@ def test_freed_tensors_stay_in_a_repr():
     args = GemmArguments(*tensors, accumulator_type="float32")
     tensors[0].untyped_storage().resize_(0)
     assert repr(args) == SHOWN["GemmArguments"][1]
-
-
-# Tables.
-
-
-class Page(HTMLParser):
-    """The cells of the rows of a table. Raises for a tag that is not closed in order."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.rows, self.outside = [], [], ""
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        assert tag in ("table", "tr", "th", "td", "p") and not attributes
-        self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("th", "td"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open[-1] in ("th", "td"):
-            self.rows[-1][-1] += data
-        else:
-            self.outside += data
-
-
-def page(shown):
-    return Page(shown._repr_html_())
-
-
-def test_a_list_of_kernels_is_a_table():
-    kernels = cutlass_api.get_kernels(fake_gemm())
-    shown = page(kernels)
-    titles, first, *others = shown.rows
-    assert titles == ["kernel", "family", "from", "tile", "cluster", "stages", "us, estimated"]
-    metadata = kernels[0].metadata
-    tile, cluster = metadata.design.tile_shape, metadata.design.cluster_shape
-    seconds = kernels[0].estimate(fake_gemm(), cc=90).total_seconds
-    assert first == [
-        metadata.kernel_name,
-        type(kernels[0]).__name__,
-        f"{metadata.min_cc // 10}.{metadata.min_cc % 10}",
-        "x".join(map(str, tile)),
-        "x".join(map(str, cluster)),
-        str(metadata.design.stages),
-        f"{1e6 * seconds:.2f}",
-    ]
-    assert len(others) == 49 and shown.outside == f"{len(kernels) - 50} more"
-
-
-def test_slices_are_tables_too():
-    kernels = cutlass_api.get_kernels(fake_gemm())
-    assert type(kernels) is KernelList and type(kernels[:3]) is KernelList
-    assert page(kernels[:3]).rows == page(kernels).rows[:4]
-    assert page(kernels[:3]).outside == ""
-    assert kernels[:3] + kernels[3:5] == list(kernels)[:5]
-    assert kernels[-1] is list(kernels)[-1] and next(reversed(kernels)) is kernels[-1]
-    # Kernels of other problems have no time.
-    kernels.append(kernel("simt_elem"))
-    assert page(kernels[-2:]).rows[2][-1] == "" != page(kernels[-2:]).rows[1][-1]
-    # Without arguments, times are unknown.
-    chosen = KernelList(each for each in cutlass_api.get_kernels(cc=90) if "sm90" in repr(each))
-    assert page(chosen).rows[0][-1] == "stages"
-    manifest = cutlass_api.Manifest()
-    manifest.add_kernels(gemm())
-    assert (
-        page(manifest).rows[1]
-        == page(manifest.kernels).rows[1]
-        == [
-            "reference_gemm_f32xf32_f32_f32",
-            "ReferenceKernel",
-            "0.0",
-            "",
-            "",
-            "",
-        ]
-    )
-
-
-def test_a_list_of_kernels_does_not_keep_the_operands():
-    import weakref
-
-    a, b, out = (torch.zeros(4, 4) for _ in range(3))
-    kernels = cutlass_api.get_kernels(GemmArguments(a, b, out, "float32"), cc=90)
-    gone = weakref.ref(a)
-    del a
-    assert gone() is None and page(kernels).rows[1][-1]
-
-
-def test_names_are_escaped():
-    class Named(cutlass_api.Kernel):
-        def __init__(self):
-            super().__init__(metadata.KernelMetadata("<b>&", Named, 80, "<o>", None))
-
-    assert page(KernelList([Named()])).rows[1][0] == "<b>&"
-    shown = page(Named().metadata)
-    assert shown.outside == "<b>&" and ["operands", "'<o>'"] in shown.rows
-    assert page(RESULT).rows[1:] == [["2.00", "1.000", "<kernel>"], ["3.00", "1.500", "b"]]
-    assert page(RESULT).outside == "exact gemm on a GPU"
-    assert page(profiling.Comparison({"<ours>": TIMING})).rows[1][-1] == "<ours>"
-    shown = page(cutlass_api.get_kernels(gemm(), providers=["nvrtc"]))
-    assert "<GemmArguments A=" in shown.outside
-
-
-def test_metadata_is_a_table():
-    described = kernel("sm90", fake_gemm()).metadata
-    shown = page(described)
-    assert shown.outside == described.kernel_name
-    cells = dict(shown.rows)
-    assert cells["kernel_class"] == "Sm90GemmKernel" and cells["min_cc"] == "90"
-    assert cells["A"] == repr(described.operands.A)
-    assert cells["tile_shape"] == repr(described.design.tile_shape)
-    assert cells["epilogue"] == "None"
-
-
-def test_an_estimate_is_a_table():
-    estimate = kernel("sm90", fake_gemm()).estimate(fake_gemm(), cc=90)
-    shown = page(estimate)
-    assert shown.rows[1] == ["total", f"{1e6 * estimate.total_seconds:.2f}"]
-    assert [row[0] for row in shown.rows[2:]] == ["arithmetic", "memory", "cache", "launch"]
-    assert shown.outside == f"{estimate.waves:.2f} waves, {estimate.bytes:.0f} bytes"
-
-
-def test_stored_results_are_a_table(monkeypatch):
-    row = ("a GPU", 12, "exact gemm", "<kernel>", "f00d", 2e-6)
-    monkeypatch.setattr(_core, "tuning_results", lambda: [row] * 60)
-    results = tuning.stored_results()
-    assert results == [STORED] * 60
-    shown = page(results)
-    assert shown.rows[1] == ["2.00", "<kernel>", "exact gemm", "a GPU"]
-    assert (len(shown.rows), shown.outside) == (51, "10 more")
-    assert pickle.loads(pickle.dumps(results)) == results

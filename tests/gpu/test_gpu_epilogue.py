@@ -26,15 +26,7 @@ from support.epilogue_trials import (
     factors,
     in_form,
 )
-from support.epilogues import (
-    CASES,
-    REDUCTIONS,
-    assert_close,
-    bias_gelu,
-    expected,
-    fused,
-    linear,
-)
+from support.epilogues import CASES, REDUCTIONS, assert_close, bias_gelu, expected, fused, linear
 from support.helpers import coarse
 from support.memory import Form, Output
 from support.properties import float32_precision, from_registers, over_grid

@@ -14,14 +14,8 @@ import torch
 from cutlass_api.arguments import EpilogueArguments
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
 from support import memory
-from support.gpu_helpers import Artifacts, fail_with
-from support.groups import (
-    HALF,
-    GroupedProblem,
-    bf16_problem,
-    check_no_groups,
-    forms_of,
-)
+from support.gpu_helpers import fail_with
+from support.groups import HALF, GroupedProblem, bf16_problem, check_no_groups, forms_of
 from support.helpers import run_python, served
 from support.memory import Form, Output
 from support.problems import check
@@ -48,11 +42,6 @@ CASES = {
     "many": ([(7 * group) % 5 if group % 9 else 0 for group in range(150)], 72, 40),
     "no K": ([3, 70, 0], 72, 0),
 }
-
-
-@pytest.fixture(scope="module")
-def artifacts():
-    return Artifacts()
 
 
 @pytest.mark.parametrize(("family", "types"), KERNELS, ids=str)

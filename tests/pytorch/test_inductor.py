@@ -22,11 +22,11 @@ import torch
 from support.helpers import run_python
 from support.nvgemm import (
     GemmVariant,
+    NVUniversalGemmKernel,
     backend,
     config_key,
     heuristics,
     kernel_cache,
-    render,
 )
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
@@ -549,6 +549,19 @@ def test_a_patched_workspace_size_reaches_the_generated_code() -> None:
 
 
 # ---- one kernel rendered and run by itself -------------------------------------------------------
+
+
+def render(name: str, workspace_size: int = 0) -> str:
+    kernel = NVUniversalGemmKernel(
+        kernel_name="nv_universal_gemm_test",
+        input_nodes=[mock.Mock(), mock.Mock()],
+        output_node=mock.Mock(),
+        kernel_metadata={"kernel_name": name, "min_cc": 80},
+        accumulator_type=torch.float32,
+        variant=GemmVariant.GEMM,
+        workspace_size=workspace_size,
+    )
+    return kernel.render()
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from cutlass_api.utils import ceil_div, round_up
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -71,3 +72,42 @@ def of_blocks(scale, shape):
         for count, size in zip(scale.shape[-2:], shape, strict=True)
     ]
     return spread(scale, *extents, shape)
+
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-4}
+#: M, N and K of products with partial blocks.
+M, N, K = 140, 150, 300
+#: A K of which sm90 need not pack the operands, so that sm90 ranks first on Hopper.
+ALIGNED = 304
+depths = pytest.mark.parametrize("k", [K, ALIGNED])
+
+
+def assert_close(out, expected):
+    """Compares sums of float8 products, or their rounded values, with exact sums."""
+    is_float32 = out.dtype is torch.float32
+    if out.device.type == "cpu":
+        relative, absolute = 1e-5 if is_float32 else 8e-3, 1e-5 * float(expected.abs().max())
+        torch.testing.assert_close(out.double(), expected, rtol=relative, atol=absolute)
+    else:  # the tensor cores keep 14 bits of a sum: problems.TRUNCATION, and bfloat16 8 bits
+        error = (out.double() - expected).norm() / expected.norm()
+        assert error < (5e-4 if is_float32 else 3e-3)
+
+
+def fused(a, b, out, source, **operands):
+    epilogue = EpilogueArguments(source, D=out, **operands)
+    return GemmArguments(a, b, out, "float32", epilogue=epilogue)
+
+
+BOTH = """
+def epilogue(accum, left, right):
+    D = scale_blocks(accum, a=left, b=right, a_block={}, b_block={})
+    return D
+"""
+
+
+def one(call, parameters="s"):
+    return f"def f(accum, {parameters}):\n    D = {call}\n    return D"
+
+
+A8, B8, OUT = float8(4, 300), float8(300, 6), torch.empty(4, 6)
+ROWS = one("scale_blocks(accum, a=s, a_block=(1, 128))")

@@ -48,6 +48,7 @@ from support.properties import (
     from_registers,
     layouts_of,
     rounds_to_tf32,
+    sample,
     types_of,
 )
 
@@ -81,17 +82,9 @@ def parts(kernel: Kernel) -> Iterator[object]:
         yield design.tile_shape, design.swapped
 
 
-def sample(kernels: Iterable[Kernel], parts: Callable[[Kernel], Iterable[object]]) -> list[Kernel]:
-    """A few kernels that together have every part: those first that bring many of them."""
-    chosen: list[Kernel] = []
-    covered: set[object] = set()
-    for least in (3, 2, 1):
-        for kernel in kernels:
-            fresh = set(parts(kernel)) - covered
-            if len(fresh) >= least:
-                chosen.append(kernel)
-                covered |= fresh
-    return chosen
+def few(kernels: Iterable[Kernel], parts: Callable[[Kernel], Iterable[object]]) -> list[Kernel]:
+    """A few kernels that together have every part."""
+    return [kernel for (kernel,) in sample([[kernel] for kernel in kernels], parts)]
 
 
 def kernels_of(operands: type) -> list[Kernel]:
@@ -108,7 +101,7 @@ def layout_of(kernel: Kernel, at: int) -> str:
 
 def designs(part: int, count: int) -> None:
     """One part of a sample of all kernels."""
-    kernels = sample(kernels_of(GemmOperandsMetadata), parts)
+    kernels = few(kernels_of(GemmOperandsMetadata), parts)
     finish([check_design(kernel, at) for at, kernel in list(enumerate(kernels))[part::count]])
 
 
@@ -150,7 +143,7 @@ def on_ampere() -> None:
             or (types_of(kernel).a.itemsize == 2 and types_of(kernel).out == torch.float32)
         )
     ]
-    finish([check_design(kernel, at) for at, kernel in enumerate(sample(kernels, parts))])
+    finish([check_design(kernel, at) for at, kernel in enumerate(few(kernels, parts))])
 
 
 def float32_sums() -> None:
@@ -242,7 +235,7 @@ def grouped() -> None:
     failures = []
     several, odd, empty = [0, 1, 131, 0, 0, 64, 0], [37, 0, 66], [3, 70, 0]
     cases = [(several, 72, 72), (odd, 67, 45)] * 3 + [(empty, 72, 0)]
-    for at, kernel in enumerate(sample(kernels_of(GroupedGemmOperandsMetadata), grouped_parts)):
+    for at, kernel in enumerate(few(kernels_of(GroupedGemmOperandsMetadata), grouped_parts)):
         sizes, n, k = cases[at % len(cases)]
         _, n, k = served(kernel, 1, n, k)
         a_form, b_form, out_form = forms_of(kernel)
@@ -291,7 +284,7 @@ def dual() -> None:
     for seed, case in enumerate(DUAL):
         trial = DualTrial(*case, seed=seed)
         kernels = [kernel for kernel in trial.kernels() if family_of(kernel) == "sm90"]
-        for kernel in sample(kernels, dual_parts) if seed < 2 else kernels[:4]:
+        for kernel in few(kernels, dual_parts) if seed < 2 else kernels[:4]:
             try:
                 trial.check(kernel)
             except (AssertionError, RuntimeError) as error:

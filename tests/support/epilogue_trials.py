@@ -7,12 +7,7 @@ import cutlass_api
 import torch
 
 from support import memory
-from support.epilogues import (
-    assert_close,
-    expected,
-    fused,
-    shape_of,
-)
+from support.epilogues import assert_close, expected, fused, shape_of
 from support.helpers import coarse
 from support.memory import Form, Output, random_operand
 

@@ -9,12 +9,7 @@ from support import memory
 from support.helpers import FLOAT8, INTEGERS
 from support.memory import Form, Output, generator_for, random_operand
 from support.problems import Problem, check
-from support.properties import (
-    Types,
-    by_family_and_types,
-    family_of,
-    rounds_to_tf32,
-)
+from support.properties import Types, by_family_and_types, family_of, rounds_to_tf32
 
 #: All kernels for an H100, by family and types.
 GROUPS = by_family_and_types(GemmOperandsMetadata)

@@ -9,10 +9,7 @@ from cutlass_api.arguments import GroupedGemmArguments, PerformanceControls
 from support import memory
 from support.memory import Form, generator_for, just_aligned, random_operand
 from support.problems import Problem
-from support.properties import (
-    Types,
-    first_of_families,
-)
+from support.properties import Types, first_of_families
 
 #: Rows of A and of the output after the last group.
 SPARE = 19

@@ -14,7 +14,7 @@ from unittest import mock
 
 import cutlass_api
 import torch
-from cutlass_api.arguments import GemmArguments
+from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
 from cutlass_api.metadata import Sm90DesignMetadata
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck as check_operator
@@ -217,3 +217,24 @@ def opcheck(operator, args, options=None):
 
     with mock.patch.object(torch, "allclose", allclose):
         check_operator(operator, args, options)
+
+
+def cpu_gemm(dtype=torch.float32, m=8, n=8, k=8):
+    a, b = torch.ones(m, k).to(dtype), torch.ones(k, n).to(dtype)
+    return GemmArguments(
+        a, b, torch.ones(m, n).to(output_of(dtype)), accumulator_type=accumulator_of(dtype)
+    )
+
+
+def fake_grouped(rows=300, n=256, k=128, groups=4, dtype=torch.bfloat16, layout="ttt", **kwargs):
+    return GroupedGemmArguments(
+        fake(rows, k, dtype=dtype, layout=layout[0]),
+        fake(groups, k, n, dtype=dtype, layout=layout[1]),
+        fake(rows, n, dtype=output_of(dtype) if dtype in INTEGERS else dtype, layout=layout[2]),
+        accumulator_of(dtype),
+        fake(groups, dtype=torch.int32),
+        **kwargs,
+    )
+
+
+REFUSED = (ValueError, TypeError, BufferError)

@@ -5,7 +5,6 @@ An import of this module skips the importing test module if torch has no NVGEMM 
 """
 
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -35,19 +34,6 @@ def config_key(design: Any) -> tuple[int, ...]:
     return (*tile, *design.cluster_shape[:2])
 
 
-def render(name: str, workspace_size: int = 0) -> str:
-    kernel = NVUniversalGemmKernel(
-        kernel_name="nv_universal_gemm_test",
-        input_nodes=[mock.Mock(), mock.Mock()],
-        output_node=mock.Mock(),
-        kernel_metadata={"kernel_name": name, "min_cc": 80},
-        accumulator_type=torch.float32,
-        variant=GemmVariant.GEMM,
-        workspace_size=workspace_size,
-    )
-    return kernel.render()
-
-
 __all__ = [
     "GemmVariant",
     "NVUniversalGemmKernel",
@@ -56,5 +42,4 @@ __all__ = [
     "config_key",
     "heuristics",
     "kernel_cache",
-    "render",
 ]

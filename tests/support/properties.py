@@ -1,12 +1,13 @@
 """Properties of kernels, by their metadata."""
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import cutlass_api
 import torch
-from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
+from cutlass_api.arguments import GemmArguments
 
 from support.helpers import FLOAT8
 
@@ -43,7 +44,7 @@ def family_of(kernel: cutlass_api.Kernel) -> str:
     return kernel.metadata.kernel_name.split("_")[0]
 
 
-def first_of_families(args: GemmArguments | GroupedGemmArguments) -> list[cutlass_api.Kernel]:
+def first_of_families(args) -> list[cutlass_api.Kernel]:
     """The kernel that ranks first in each family."""
     kernels = cutlass_api.get_kernels(args)
     return list({family_of(kernel): kernel for kernel in reversed(kernels)}.values())
@@ -118,3 +119,26 @@ def by_family_and_types(kind: type) -> dict[tuple[str, Types], list[cutlass_api.
         if isinstance(kernel.metadata.operands, kind):
             groups[family_of(kernel), types_of(kernel)].append(kernel)
     return dict(groups)
+
+
+def sample(
+    groups: Iterable[list[cutlass_api.Kernel]],
+    parts: Callable[[cutlass_api.Kernel], Iterable[object]],
+    steps: Sequence[int] = (3, 2, 1),
+) -> list[list[cutlass_api.Kernel]]:
+    """Kernels of few groups that together have every part: those groups first that bring as many
+    new parts as the first step. Of each group, the kernels that bring a part.
+    """
+    known = [[(kernel, set(parts(kernel))) for kernel in group] for group in groups]
+    brings = [set().union(*(found for _, found in group)) for group in known]
+    chosen, covered = [], set()
+    for least in steps:
+        for group, brought in zip(known, brings, strict=True):
+            if len(brought - covered) < least:
+                continue
+            chosen.append([])
+            for kernel, found in group:
+                if found - covered:
+                    chosen[-1].append(kernel)
+                    covered |= found
+    return chosen

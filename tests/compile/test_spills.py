@@ -1,0 +1,173 @@
+"""Kernels that use the most registers spill none, and the compiler warns of nothing."""
+
+from functools import partial
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api.arguments import GroupedGemmArguments
+from cutlass_api.metadata import SimtDesignMetadata, Sm90DesignMetadata
+from support.compiling import check_code
+from support.epilogues import fake_fused, linear
+from support.helpers import fake, fake_gemm
+
+functions = pytest.mark.parametrize("function", [None, linear], ids=["plain", "linear"])
+
+
+def float32_kernels(function, layout, is_wanted):
+    """Arguments with or without an epilogue, and the kernels of some designs for them."""
+    arguments = partial(fake_fused, function) if function else fake_gemm
+    args = arguments(dtype=torch.float32, layout=layout)
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    return args, [kernel for kernel in kernels if is_wanted(kernel.metadata.design)]
+
+
+@pytest.mark.usefixtures("tf32_allowed", "cache_directory")
+@pytest.mark.parametrize("layout", ["ttt", "nnt"])
+@functions
+def test_operands_from_registers_spill_none(function, layout):
+    """float32 operands of which one is not K-major; the output transposed or not."""
+    args, kernels = float32_kernels(
+        function,
+        layout,
+        lambda design: isinstance(design, Sm90DesignMetadata) and not any(design.packed),
+    )
+    assert len(kernels) >= 9
+    check_code(kernels, args)
+
+
+@pytest.mark.usefixtures("cache_directory")
+@functions
+def test_float32_kernels_spill_none(function):
+    """Both operands pass through registers, which needs the most."""
+    args, kernels = float32_kernels(
+        function,
+        "tnt",
+        lambda design: isinstance(design, SimtDesignMetadata) and design.load_bytes == 16,
+    )
+    assert len(kernels) == 6
+    check_code(kernels, args)
+
+
+def scaled_arguments(kind):
+    """Arguments of a float8 product with scales of a kind."""
+    m, n, k = 1024, 1024, 1024
+    a, b = (
+        fake(m, k, dtype=torch.float8_e4m3fn),
+        fake(k, n, dtype=torch.float8_e4m3fn, layout="n"),
+    )
+    out = fake(m, n, dtype=torch.bfloat16)
+    plain = "accum * scale_a * scale_b"
+    source, *shapes = {
+        "tensor": (plain, (1,), (1,)),
+        "rows": (plain, (m, 1), (1, n)),
+        "fast": (plain, (m, 1), (1, n)),
+        "blocks": (
+            "scale_blocks(accum, scale_a, scale_b, (1, 128), (128, 128))",
+            (m, k // 128),
+            (k // 128, n // 128),
+        ),
+        "columns": (
+            "scale_blocks(accum, scale_a, scale_b, (1, 128), (128, 1))",
+            (m, k // 128),
+            (k // 128, n),
+        ),
+        "mx": (
+            "scale_blocks(accum, scale_a, scale_b, (1, 32), (32, 1))",
+            (m, k // 32),
+            (k // 32, n),
+        ),
+    }[kind]
+    dtype = torch.float8_e8m0fnu if kind == "mx" else torch.float32
+    scale_a, scale_b = (fake(*shape, dtype=dtype) for shape in shapes)
+    epilogue = cutlass_api.arguments.EpilogueArguments(
+        f"def epilogue(accum, scale_a, scale_b):\n    D = {source}\n    return D\n",
+        scale_a=scale_a,
+        scale_b=scale_b,
+        D=out,
+    )
+    return cutlass_api.arguments.GemmArguments(
+        *(a, b, out, "float32", epilogue),
+        performance=cutlass_api.arguments.PerformanceControls(fast_sums=kind == "fast"),
+    )
+
+
+def sm90_kernels(args):
+    """Those that pack no operand: packing changes the launch, not the program's main loop."""
+    return [
+        kernel
+        for kernel in cutlass_api.get_kernels(args, cc=90)
+        if "sm90" in kernel.metadata.kernel_name and not any(kernel.metadata.design.packed)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["tensor", "rows", "fast", "blocks", "columns", "mx"])
+def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, cache_directory):
+    """ptxas warns of wgmma that it serializes."""
+    args = scaled_arguments(kind)
+    kernels = sm90_kernels(args)
+    if kind == "fast":
+        kernels = [kernel for kernel in kernels if kernel.metadata.design.fast_sums]
+    assert kernels
+    check_code(kernels, args)
+
+
+def test_scaled_grouped_kernels_neither_spill_nor_serialize(cache_directory):
+    """Scales of groups and columns behind the main loop, then an epilogue."""
+    m, n, k, groups = 1024, 1024, 512, 4
+    a = fake(m, k, dtype=torch.float8_e4m3fn)
+    b = fake(groups, k, n, dtype=torch.float8_e4m3fn, layout="n")
+    out = fake(m, n, dtype=torch.float32)
+    epilogue = cutlass_api.arguments.EpilogueArguments(
+        "def epilogue(accum, s, x, bias, c):\n"
+        "    D = relu(scale_blocks(accum, b=s, b_block=(-1, 1)) * x + bias) + c\n    return D\n",
+        s=fake(groups, 1, n, dtype=torch.float32),
+        x=fake(m, 1, dtype=torch.float32),
+        bias=fake(n, dtype=torch.bfloat16),
+        c=fake(m, n, dtype=torch.bfloat16),
+        D=out,
+    )
+    args = GroupedGemmArguments(
+        *(a, b, out, "float32", fake(groups, dtype=torch.int32), epilogue),
+        performance=cutlass_api.arguments.PerformanceControls(fast_sums=True),
+    )
+    kernels = sm90_kernels(args)
+    assert sum(kernel.metadata.design.fast_sums for kernel in kernels) == 3
+    check_code(kernels, args)
+
+
+#: Types of A and B, of scales and of zero points, and the elements of K that share a scale.
+SCALED_INTEGERS = [
+    (torch.float16, torch.int8, torch.float32, torch.int8, 32),
+    (torch.uint8, torch.float16, torch.float16, torch.float16, 96),
+    (torch.int8, torch.bfloat16, torch.bfloat16, torch.int32, 128),
+    (torch.bfloat16, torch.uint8, torch.float32, torch.float32, 16),
+]
+
+
+@pytest.mark.parametrize("a_type, b_type, scales, zeros, depth", SCALED_INTEGERS, ids=str)
+def test_scaled_mixed_kernels_neither_spill_nor_serialize(
+    a_type, b_type, scales, zeros, depth, cache_directory
+):
+    """With zero points, a bias and a residual."""
+    m, n, k = 1024, 1024, 768
+    side, shape, block = "b", (k // depth, n), (depth, 1)
+    if not a_type.is_floating_point:
+        side, shape, block = "a", (m, k // depth), (1, depth)
+    dtype = a_type if a_type.is_floating_point else b_type
+    out = fake(m, n, dtype=dtype)
+    epilogue = cutlass_api.arguments.EpilogueArguments(
+        f"def epilogue(accum, s, z, bias, c):\n"
+        f"    sums = scale_blocks(accum, {side}=s, {side}_block={block}, {side}_zero=z)\n"
+        f"    D = relu(sums + bias) + c\n    return D\n",
+        s=fake(*shape, dtype=scales),
+        z=fake(*shape, dtype=zeros),
+        bias=fake(n, dtype=dtype),
+        c=fake(m, n, dtype=dtype),
+        D=out,
+    )
+    a, b = fake(m, k, dtype=a_type), fake(k, n, dtype=b_type, layout="n")
+    args = cutlass_api.arguments.GemmArguments(a, b, out, "float32", epilogue)
+    kernels = sm90_kernels(args)
+    assert len(kernels) >= 12
+    check_code(kernels, args)

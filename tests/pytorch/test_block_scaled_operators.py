@@ -1,0 +1,415 @@
+"""Operators with scales and zero points of blocks along K, against float64."""
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api import int8_mm, mixed_mm, scaled_grouped_mm, scaled_mm
+from cutlass_api.arguments import (
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+    PerformanceControls,
+)
+from support.eight_bits import (
+    A8,
+    ALIGNED,
+    B8,
+    BOTH,
+    E4M3,
+    E8M0,
+    ROWS,
+    K,
+    M,
+    N,
+    assert_close,
+    blocks,
+    depths,
+    devices,
+    factors,
+    float8,
+    fused,
+    integers,
+    of_blocks,
+    spread,
+    swizzled,
+)
+from support.helpers import fake, opcheck
+from torch.utils.flop_counter import FlopCounterMode
+
+# scaled_mm.
+
+
+@devices
+@pytest.mark.parametrize("rows", [1, 128])
+@pytest.mark.parametrize("columns", [1, 128])
+@pytest.mark.parametrize("k", [300, 512, 100])
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_scaled_mm_of_blocks(rows, columns, k, out_dtype, device):
+    a, b = float8(M, k, device=device), float8(N, k, device=device).t()
+    scale_a = factors(*blocks((M, k), (rows, 128)), device=device)
+    # As cutlass_api.quantize stores them.
+    scale_b = factors(*blocks((N, k), (columns, 128)), device=device).t()
+    bias = torch.randn(N, device=device)
+    out = scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)
+    left = a.double() * spread(scale_a, rows, 128, (M, k))
+    expected = left @ (b.double() * spread(scale_b, 128, columns, (k, N))) + bias
+    assert_close(out, expected)
+
+
+@devices
+@depths
+def test_scales_of_blocks_beside_others(k, device):
+    a, b = float8(M, k, device=device), float8(N, k, device=device).t()
+    block_a, block_b = factors(M, 3, device=device), factors(3, 2, device=device)
+    left = a.double() * spread(block_a, 1, 128, (M, k))
+    right = b.double() * spread(block_b, 128, 128, (k, N))
+    half, column, row = (
+        torch.tensor(0.5, device=device),
+        factors(1, N, device=device),
+        factors(M, 1, device=device),
+    )
+    for scales, expected in [
+        ((block_a, half), 0.5 * (left @ b.double())),
+        ((block_a, column), (left @ b.double()) * column),
+        ((row, block_b), (a.double() @ right) * row),
+    ]:
+        assert_close(scaled_mm(a, b, *scales, torch.float32), expected)
+
+
+@devices
+@depths
+def test_scaled_mm_of_mxfp8(k, device):
+    a, b = float8(M, k, device=device), float8(N, k, device=device).t()
+    scale_a = factors(M, 10, dtype=E8M0, device=device)
+    scale_b = factors(10, N, dtype=E8M0, device=device)
+    expected = (a.double() * spread(scale_a, 1, 32, (M, k))) @ (
+        b.double() * spread(scale_b, 32, 1, (k, N))
+    )
+    plain = scaled_mm(a, b, scale_a, scale_b, torch.float32)
+    assert_close(plain, expected)
+    tiles = swizzled(scale_a), swizzled(scale_b.t().contiguous())
+    assert torch.equal(scaled_mm(a, b, *tiles, torch.float32), plain)
+
+
+@devices
+@pytest.mark.parametrize("batch_a, batch_b", [((3,), ()), ((), (3,)), ((3,), (3,))])
+def test_scaled_mm_of_batches(batch_a, batch_b, device):
+    a, b = float8(3, M, K, device=device), float8(3, N, K, device=device).mT
+    extents = [((M, 3), (3, 2)), ((2, 3), (3, N))]
+    scales = [
+        (factors(*batch_a, *of_a, device=device), factors(*batch_b, *of_b, device=device))
+        for of_a, of_b in extents
+    ]
+    x = factors(*batch_a, M, 10, dtype=E8M0, device=device)
+    y = factors(*batch_b, 10, N, dtype=E8M0, device=device)
+    for scale_a, scale_b in (*scales, (x, y)):
+        out = scaled_mm(a, b, scale_a, scale_b, torch.float32)
+        for at in range(3):
+            of_a, of_b = (s[at] if s.dim() == 3 else s for s in (scale_a, scale_b))
+            assert torch.equal(out[at], scaled_mm(a[at], b[at], of_a, of_b, torch.float32))
+
+    def vector(scale):
+        if scale.dim() == 2:
+            return swizzled(scale)
+        return torch.stack([swizzled(of.contiguous()) for of in scale])[:, None]
+
+    assert torch.equal(scaled_mm(a, b, vector(x), vector(y.mT.contiguous()), torch.float32), out)
+
+
+# mixed_mm.
+
+
+@devices
+@pytest.mark.parametrize("weights", ["a", "b"])
+@pytest.mark.parametrize("group", [16, 32, 96])
+@pytest.mark.parametrize("zeros", [None, "groups", "columns", "one"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mixed_mm_of_groups(weights, group, zeros, dtype, device):
+    x, weight = torch.randn(20, 192, device=device).half(), integers(192, 24, device=device)
+    scale = (factors(192 // group, 24, device=device) / 100).to(dtype)
+    shape = {"groups": scale.shape, "columns": (1, 24), "one": (1,), None: (1,)}[zeros]
+    zero = integers(*shape, device=device)
+    wide = weight.double() - (
+        0 if zeros is None else spread(zero.expand(scale.shape), group, 1, weight.shape)
+    )
+    expected = x.double() @ (wide * spread(scale, group, 1, weight.shape))
+    given = None if zeros is None else zero
+    if weights == "b":
+        out = mixed_mm(x, weight, scale, torch.float32, given)
+    else:
+        given = given if given is None or given.dim() == 1 else given.t()
+        out = mixed_mm(weight.t(), x.t(), scale.t(), torch.float32, given).t()
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-3)
+
+
+@devices
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize("zeros", [None, torch.int8, torch.int32, torch.float32])
+@pytest.mark.parametrize("rows", [1, 33, 300])
+def test_mixed_mm_rounds_dequantized_weights_once(rows, zeros, group, kind, dtype, device):
+    """As torch multiplies by weights that it dequantizes to the dtype of the float operand."""
+    x, weight = torch.randn(rows, 512, device=device).to(dtype), integers(264, 512, dtype=kind).t()
+    weight, scale = weight.to(device), factors(512 // group, 264, device=device) / 100
+    zero, wide = None, weight.double()
+    if zeros is not None:
+        zero = (20 * torch.rand(scale.shape, device=device)).to(zeros)
+        wide = wide - spread(zero, group, 1, weight.shape)
+    wide = wide * spread(scale, group, 1, weight.shape)
+    out = mixed_mm(x, weight, scale, zero_point=zero)
+    expected, eps = x.double() @ wide, torch.finfo(dtype).eps
+    # Of 512 rounding errors of weights, and of the output.
+    error = (out.double() - expected).abs().max() / expected.abs().max()
+    assert out.dtype is dtype and error <= eps
+
+
+@devices
+@pytest.mark.parametrize("shape", [(), (24,), (1, 24)])
+def test_zero_points_of_columns(shape, device):
+    x, weight = torch.randn(20, 39, device=device).half(), integers(39, 24, device=device)
+    scale, zero = factors(*shape, device=device) / 100, integers(24, device=device)
+    expected = x.double() @ ((weight.double() - zero.double()) * scale.double())
+    out = mixed_mm(x, weight, scale, torch.float32, zero)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-3)
+
+
+# scaled_grouped_mm.
+
+
+@devices
+@depths
+@pytest.mark.parametrize("a", [(), (M,), (M, 1), (M, 3), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "b", [(), (3,), (3, 1, 1), (3, N), (3, 1, N), (3, 3, 2), (3, 3, N)], ids=str
+)
+def test_scaled_grouped_mm(a, b, k, device):
+    A, B = float8(M, k, device=device), float8(3, N, k, device=device).mT
+    ends = torch.tensor([20, 20, 131], dtype=torch.int32, device=device)
+    scale_a, scale_b = factors(*a, device=device), factors(*b, device=device)
+    out = scaled_grouped_mm(A, B, scale_a, scale_b, ends, torch.float32)
+    assert out.dtype is torch.float32 and out.shape == (M, N)
+    scale_a = scale_a[:, None] if a == (M,) else scale_a
+    left = A.double() * of_blocks(scale_a, (M, k))
+    scale_b = scale_b.view(3, 1, -1) if scale_b.dim() in (1, 2) else scale_b
+    right = B.double() * of_blocks(scale_b, (k, N))
+    expected = torch.cat([left[:20] @ right[0], left[20:131] @ right[2]])
+    assert_close(out[:131], expected)
+
+
+def test_fast_sums_of_groups_are_on_request():
+    """With scales of rows, groups and columns, but not with scales that vary along K."""
+    m, n, k = 256, 256, 512
+    a, b = fake(m, k, dtype=E4M3), fake(4, k, n, dtype=E4M3, layout="n")
+    out, ends = fake(m, n, dtype=torch.bfloat16), fake(4, dtype=torch.int32)
+
+    def names(block, scales, fast_sums):
+        source = f"def f(accum, x, s):\n    D = scale_blocks(accum, b=s, b_block={block}) * x\n"
+        operands = {"x": fake(m, 1, dtype=torch.float32), "s": fake(*scales, dtype=torch.float32)}
+        epilogue = EpilogueArguments(f"{source}    return D\n", D=out, **operands)
+        controls = PerformanceControls(fast_sums=fast_sums)
+        args = GroupedGemmArguments(a, b, out, "float32", ends, epilogue, controls)
+        return {kernel.metadata.kernel_name for kernel in cutlass_api.get_kernels(args, cc=90)}
+
+    for block, scales in (((-1, 128), (4, 1, 2)), ((-1, 1), (4, 1, n))):
+        slow, fast = (names(block, scales, permitted) for permitted in (False, True))
+        more = fast - slow
+        assert slow < fast and len(more) == 3 and all("_fast" in name for name in more)
+    assert names((128, 1), (4, 4, n), False) == names((128, 1), (4, 4, n), True)
+
+
+# Factors of rows, of columns and of all elements.
+
+
+@devices
+@pytest.mark.parametrize("a, b", [((), ()), ((M, 1), (1, N)), ((M, 1), ())], ids=str)
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_factors_of_aligned_operands(a, b, out_dtype, device):
+    """test_eight_bits.py has products of which simt ranks first on Hopper, here sm90 does."""
+    scale_a, scale_b = factors(*a, device=device), factors(*b, device=device)
+    A, B = float8(M, ALIGNED, device=device), float8(N, ALIGNED, device=device).t()
+    expected = (A.double() @ B.double()) * scale_a * scale_b
+    assert_close(scaled_mm(A, B, scale_a, scale_b, out_dtype), expected)
+    A, B = integers(M, ALIGNED, device=device), integers(N, ALIGNED, device=device).t()
+    expected = (A.double() @ B.double()) * scale_a * scale_b
+    assert_close(int8_mm(A, B, scale_a, scale_b, out_dtype=out_dtype), expected)
+    A = torch.randn(M, ALIGNED, device=device).bfloat16()
+    expected = (A.double() @ B.double()) * scale_b
+    assert_close(mixed_mm(A, B, scale_b, out_dtype), expected)
+
+
+def test_hopper_multiplies_aligned_operands_by_tensor_cores():
+    a, f32 = fake(M, ALIGNED, dtype=E4M3), torch.float32
+    b, groups = (fake(*of, ALIGNED, N, dtype=E4M3, layout="n") for of in ((), (3,)))
+    narrow = [fake(*x.shape, dtype=torch.int8, layout=y) for x, y in ((a, "t"), (b, "n"))]
+    wide, out = fake(M, ALIGNED, dtype=torch.bfloat16), fake(M, N)
+    sums = "def f(accum, x, y):\n    D = accum * x * y\n    return D"
+    vectors = EpilogueArguments(sums, D=out, x=fake(M, 1, dtype=f32), y=fake(1, N, dtype=f32))
+    mx = {"left": fake(M, 10, dtype=E8M0), "right": fake(10, N, dtype=E8M0)}
+    products = [
+        GemmArguments(a, b, out, "float32", epilogue=vectors),
+        GemmArguments(*narrow, out, "int32", epilogue=vectors),
+        GemmArguments(wide, narrow[1], fake(M, N, dtype=torch.bfloat16), "float32"),
+        fused(a, b, out, BOTH.format((1, 32), (32, 1)), **mx),
+        GroupedGemmArguments(a, groups, out, "float32", fake(3, dtype=torch.int32)),
+    ]
+    for arguments in products:
+        first = cutlass_api.get_kernels(arguments, cc=90)[0]
+        assert first.metadata.kernel_name.startswith("sm90_")
+
+
+# Traces, batches, gradients and refusals.
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_operators_trace():
+    a, b, ends = float8(20, 256), float8(24, 256).t(), torch.tensor([4, 20], dtype=torch.int32)
+    ops = torch.ops.cutlass_api
+    arguments = (a, b, factors(20, 2), factors(2, 24), None, None, torch.float32)
+    opcheck(ops.scaled_mm.default, arguments)
+    x, w = torch.randn(20, 256).half(), integers(256, 24)
+    opcheck(ops.mixed_mm.default, (x, w, factors(4, 24), integers(4, 24)))
+    arguments = (a, float8(2, 256, 24), factors(20, 2), factors(2, 2, 1), ends, torch.float32)
+    opcheck(ops.scaled_grouped_mm.default, arguments)
+
+
+def test_compiled_and_counted():
+    def layer(a, b, scale_a, scale_b, x, w, scale):
+        return scaled_mm(a, b, scale_a, scale_b) + mixed_mm(x, w, scale)
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (4, 9):
+        a, b, x = float8(rows, 256), float8(256, 6), torch.randn(rows, 64).bfloat16()
+        scales = factors(rows, 2), factors(2, 6)
+        args = (a, b, *scales, x, integers(64, 6), factors(4, 6))
+        assert torch.equal(compiled(*args), layer(*args))
+        ends = torch.tensor([1, rows], dtype=torch.int32)
+        with FlopCounterMode(display=False) as counter:
+            layer(*args)
+            scaled_grouped_mm(a, b.expand(2, 256, 6), *scales[:1], torch.tensor(1.0), ends)
+        assert counter.get_total_flops() == 2 * rows * 6 * (256 + 64 + 256)
+
+
+def test_vmap():
+    a, b, scale_a, scale_b = float8(3, 20, 256), float8(256, 24), factors(3, 20, 2), factors(2, 24)
+    ours = torch.vmap(lambda a, s: scaled_mm(a, b, s, scale_b, torch.float32), in_dims=(0, 0))(
+        a, scale_a
+    )
+    each = [scaled_mm(x, b, s, scale_b, torch.float32) for x, s in zip(a, scale_a, strict=True)]
+    assert torch.equal(ours, torch.stack(each))
+    scale = factors(3, 20, 8, dtype=E8M0)
+    tiles = torch.stack([swizzled(each) for each in scale])
+    one = torch.ones(())
+    plain, tiled = (
+        torch.vmap(lambda a, s: scaled_mm(a, b, s, one, torch.float32))(a, given)
+        for given in (scale, tiles)
+    )
+    assert torch.equal(plain, tiled)
+    each = [scaled_mm(x, b, s, one, torch.float32) for x, s in zip(a, scale, strict=True)]
+    assert torch.equal(plain, torch.stack(each))
+    x, w, scale = torch.randn(3, 20, 64).half(), integers(64, 24), factors(4, 24)
+    ours = torch.vmap(lambda x: mixed_mm(x, w, scale))(x)
+    assert torch.equal(ours, torch.stack([mixed_mm(each, w, scale) for each in x]))
+
+
+def test_gradients_are_refused():
+    x, w = torch.randn(4, 64, dtype=torch.float16, requires_grad=True), integers(64, 6)
+    message = "mixed_mm has no derivative with scales of groups or zero points"
+    for scale, zero in [(factors(4, 6), None), (factors(6), integers(6))]:
+        with pytest.raises(RuntimeError, match=message):
+            mixed_mm(x, w, scale, zero_point=zero)
+    a, b = A8.clone().requires_grad_(), B8.expand(1, 300, 6)
+    with pytest.raises(RuntimeError, match="scaled_grouped_mm has no derivative"):
+        scaled_grouped_mm(a, b, *[torch.tensor(1.0)] * 2, torch.tensor([4], dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="mm_epilogue has no derivative for scale_blocks"):
+        cutlass_api.matmul(x, x.t(), epilogue=ROWS, s=torch.ones(4, 1))
+
+
+ONE = torch.ones(())
+ENDS = torch.tensor([1, 4], dtype=torch.int32)
+GROUPS = float8(2, 300, 6)
+X, W = torch.randn(4, 96).half(), integers(96, 6)
+REFUSALS = {
+    r"scaled_mm: scale_a has shape \[4, 2\]; pass one factor, of shape \[\] or \[1\], or one for "
+    r"each row, of shape \[4, 1\], or one for each block of 1 x 128, of shape \[4, 3\], or one for "
+    r"each block of 128 x 128, of shape \[1, 3\]": lambda: scaled_mm(A8, B8, torch.ones(4, 2), ONE),
+    r"scaled_mm: scale_b has shape \[6, 3\]; .*block of 128 x 1, of shape \[3, 6\]": lambda: (
+        scaled_mm(A8, B8, ONE, torch.ones(6, 3))
+    ),
+    "scaled_mm: scale_a is torch.float16; pass torch.float32": lambda: scaled_mm(
+        A8, B8, torch.ones(4, 3).half(), ONE
+    ),
+    "scaled_mm: scale_a is on meta and A on cpu": lambda: scaled_mm(
+        A8, B8, torch.ones(4, 3, device="meta"), ONE
+    ),
+    r"scaled_mm: scale_a has shape \[4, 9\]; pass one for each block of 1 x 32, of shape "
+    r"\[4, 10\], or swizzled in tiles of 128 x 4, of shape \[1536\]": lambda: scaled_mm(
+        A8, B8, factors(4, 9, dtype=E8M0), ONE
+    ),
+    r"scaled_mm: scale_a has shape \[1536\], but A with shape \[4, 300\] takes scales of shape "
+    r"\[128, 12\], contiguous and padded to tiles of 128 x 4": lambda: scaled_mm(
+        A8, B8, factors(2 * 1536, dtype=E8M0)[::2], ONE
+    ),
+    r"scaled_mm: scale_b has shape \[1536\], .*contiguous and padded": lambda: scaled_mm(
+        A8, B8, ONE, factors(2 * 1536, dtype=E8M0)[::2]
+    ),
+    r"mixed_mm: scale has shape \[4, 6\]; .*group of a multiple of 16 along K = 96, of shape "
+    r"\[K / group, 6\]": lambda: mixed_mm(X, W, torch.ones(4, 6)),
+    "mixed_mm: zero_point is passed without scale": lambda: mixed_mm(X, W, zero_point=integers(6)),
+    r"mixed_mm: zero_point has shape \[2, 6\]; pass the shape of scale, or one for each column: "
+    r"\[3, 6\] or \[6\] or \[1, 6\]": lambda: mixed_mm(
+        X, W, torch.ones(3, 6), zero_point=integers(2, 6)
+    ),
+    "mixed_mm: zero_point is torch.int64": lambda: mixed_mm(
+        X, W, torch.ones(3, 6), zero_point=torch.ones(6).long()
+    ),
+    r"mixed_mm: scale has shape \[4, 1\]; with zero_point, pass one factor or one for each "
+    "column": lambda: mixed_mm(X, W, torch.ones(4, 1), zero_point=integers(6)),
+    "scaled_grouped_mm: A is torch.float16": lambda: scaled_grouped_mm(X, W, ONE, ONE, ENDS),
+    "scaled_grouped_mm: A has rank 2 and B rank 2": lambda: scaled_grouped_mm(
+        A8, B8, ONE, ONE, ENDS
+    ),
+    r"scaled_grouped_mm: scale_b has shape \[3, 6\]; .*for each group, of shape \[2\] or "
+    r"\[2, 1, 1\], .*group and column, of shape \[2, 1, 6\]": lambda: scaled_grouped_mm(
+        A8, GROUPS, ONE, torch.ones(3, 6), ENDS
+    ),
+    r"scaled_grouped_mm: offs has shape \[1\]": lambda: scaled_grouped_mm(
+        A8, GROUPS, ONE, ONE, ENDS[:1]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+def test_refusals(message):
+    with pytest.raises(ValueError, match=f"^cutlass_api::{message}"):
+        REFUSALS[message]()
+
+
+def test_grouped_products_with_block_scales_have_the_widest_tile():
+    """Its sums leave registers for the scales of one part at a time only."""
+    groups, m, n, k = 4, 1024, 1024, 512
+    float8 = torch.float8_e4m3fn
+    out = fake(m, n, dtype=torch.bfloat16)
+    source = (
+        "def f(accum, x, y):\n    D = scale_blocks(accum, x, y, (1, 128), (128, 128))\n    return D"
+    )
+    epilogue = EpilogueArguments(
+        source,
+        x=fake(m, 4, dtype=torch.float32),
+        y=fake(groups, 4, 8, dtype=torch.float32),
+        D=out,
+    )
+    args = GroupedGemmArguments(
+        fake(m, k, dtype=float8),
+        fake(groups, k, n, dtype=float8, layout="n"),
+        out,
+        "float32",
+        fake(groups, dtype=torch.int32),
+        epilogue,
+    )
+    tiles = {
+        each.metadata.design.tile_shape[:2]
+        for each in cutlass_api.get_kernels(args, cc=90)
+        if each.metadata.kernel_name.startswith("sm90")
+    }
+    assert (128, 160) in tiles
