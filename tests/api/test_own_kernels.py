@@ -28,8 +28,7 @@ def test_a_kernel_is_found_by_its_metadata():
         import cutlass_api, torch
         from support import own_kernel
         from cutlass_api.arguments import ElementwiseArguments
-        from support import SUPPORT
-from support.helpers import fake
+        from support.helpers import fake
         def found(*tensors, **more):
             args = ElementwiseArguments(*tensors)
             return [

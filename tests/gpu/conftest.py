@@ -4,8 +4,6 @@ import pytest
 from support.gpu_helpers import Artifacts, say
 from support.problems import WORST
 
-pytestmark = pytest.mark.gpu
-
 
 @pytest.fixture(scope="session")
 def artifacts(request) -> Artifacts:
