@@ -7,7 +7,7 @@ from cutlass_api.weights._formats import FORMATS
 from support.emulation import finish
 from support.emulation_scales import is_wrong
 from support.formats import operand_for, product, quantized, random_weight
-from support.gpu_helpers import family_of
+from support.properties import family_of
 
 
 def formats() -> None:
