@@ -1,7 +1,9 @@
 """Every format of weights: quantized, stored, dequantized, multiplied, and refused."""
 
+import math
 import re
 import shutil
+from pathlib import Path
 
 import cutlass_api
 import pytest
@@ -9,7 +11,7 @@ import stand_in
 import torch
 from cutlass_api import mixed_mm, scaled_mm
 from cutlass_api.weights._formats import FORMATS, Fields, Format, find_format
-from cutlass_api.weights._scales import ROW, TENSOR, Scales
+from cutlass_api.weights._scales import OF_FLOAT8, ROW, TENSOR, Scales
 from support.formats import (
     ERRORS,
     NAMED,
@@ -162,6 +164,27 @@ def test_bad_fields_are_refused(name, generator):
 def test_products_on_hopper():
     script = "from support import emulation_formats\nemulation_formats.formats()"
     assert int(stand_in.run(script, emulated=True)) >= len(FORMATS)
+
+
+def test_the_guide_has_the_shapes_of_scales():
+    page = (Path(__file__).parents[2] / "docs/guide/eight_bits.md").read_text()
+    table = page.partition("## Scales\n")[2].partition("\n## ")[0]
+    cells = [[x.strip() for x in line.strip("|").split("|")] for line in table.splitlines()]
+    shapes = {(row[2], row[3], row[4]) for row in cells if len(row) == 6}
+    for scales in OF_FLOAT8:
+        if scales == TENSOR or scales.is_swizzled:
+            continue
+        m, n, k = 300, 500, 700
+        names = {"M": m, "N": n, "K": k, "ceil": math.ceil}
+        found = [
+            row
+            for row in shapes
+            if row[0].startswith("(M") or row[0].startswith("(ceil")
+            if "group" not in row[0]
+            if eval(row[0], names) == scales.shape(m, k)
+            if eval(row[1], names) == scales.shape(n, k, is_a=False)
+        ]
+        assert [f"torch.{row[2]}" for row in found] == [str(scales.dtype)]
 
 
 # Formats to come.
