@@ -41,9 +41,11 @@ def has_one_element(value: torch.Tensor) -> bool:
     return is_known_as([value.numel()], [1])
 
 
-def inputs_of(node: fx.Node) -> list[Any]:
-    """A node's arguments: positional, then keywords."""
-    return [*node.args, *node.kwargs.values()]
+def arguments_of(node: fx.Node) -> list[Any]:
+    """The arguments of a call in the order of the operator's schema, defaults included."""
+    schema = node.target._schema.arguments
+    rest = schema[len(node.args) :]
+    return [*node.args, *(node.kwargs.get(each.name, each.default_value) for each in rest)]
 
 
 def is_call(node: Any, target: Any) -> bool:

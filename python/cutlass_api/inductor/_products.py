@@ -16,18 +16,19 @@ from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import (
     CAST,
     add_call,
+    arguments_of,
     has_hints,
     has_one_element,
-    inputs_of,
     is_call,
     is_known_as,
     value_of,
 )
+from cutlass_api.ops import OPS
 from cutlass_api.weights._scales import OF_FLOAT8, TENSOR
 
 aten = torch.ops.aten
 
-MIXED = torch.ops.cutlass_api.mixed_mm.default
+MIXED = OPS.mixed_mm.default
 #: The key in the metadata of an ``aten.mm`` that Inductor decomposed (`restore_vector_products`).
 _DECOMPOSED = "cutlass_api_decomposed"
 
@@ -48,7 +49,7 @@ def is_product(node: fx.Node) -> bool:
         and _is_served(value)
         and (
             # Scales of a call by the user are no part of the epilogue.
-            node.target is not MIXED or len(inputs_of(node)) == 2
+            node.target is not MIXED or not any(arguments_of(node)[2:])
         )
         and (is_mixed(node) or all(value_of(arg).dtype == value.dtype for arg in node.args))
         and not any(isinstance(factor, fx.Node) for factor in node.kwargs.values())
@@ -193,12 +194,38 @@ def _decomposed(node: fx.Node, factors: Sequence[Any], add: Callable[..., fx.Nod
     return add(CAST, total, dtype) if is_half else total
 
 
-def is_grouped(node: fx.Node) -> bool:
-    """Whether a node multiplies groups of rows by one matrix each, in 16-bit types."""
-    if node.op != "call_function" or node.target is not aten._grouped_mm.default:
+def replace_unhandled(graph: fx.Graph, node: fx.Node) -> bool:
+    """Replaces a product for which Inductor calls no handler by our operator. Returns whether it
+    did."""
+    if _is_grouped(node):
+        _replace(graph, node, OPS.grouped_mm.default, arguments_of(node)[:3])
+    elif _is_scaled_grouped(node):
+        # Our operator takes neither a bias nor the scale of a result.
+        *inputs, _, _, out_dtype, fast = arguments_of(node)
+        _replace(
+            *(graph, node, OPS.scaled_grouped_mm.default, [*inputs, out_dtype, fast]),
+            arguments=lambda inputs: [*inputs[:-2], None, None, *inputs[-2:]],
+        )
+    elif _is_scaled(node):
+        _replace(graph, node, OPS.scaled_mm.default, _scaled_inputs(graph, node))
+    else:
         return False
-    values = [value_of(arg) for arg in inputs_of(node)[:3]]
-    if any(value is None or not has_hints(value) for value in values) or any(inputs_of(node)[3:]):
+    return True
+
+
+def _values(node: fx.Node, target: Any, tensors: int) -> list[torch.Tensor] | None:
+    """The FakeTensors of the first arguments of a node that calls an operator; None if it calls
+    another one, or if an argument is none or has sizes without hints."""
+    if not is_call(node, target):
+        return None
+    values = [value_of(arg) for arg in arguments_of(node)[:tensors]]
+    return None if any(value is None or not has_hints(value) for value in values) else values
+
+
+def _is_grouped(node: fx.Node) -> bool:
+    """Whether a node multiplies groups of rows by one matrix each, in 16-bit types."""
+    values = _values(node, aten._grouped_mm.default, 3)
+    if values is None or any(arguments_of(node)[3:]):
         return False
     return (
         [value.dim() for value in values] == [2, 3, 1]
@@ -208,36 +235,15 @@ def is_grouped(node: fx.Node) -> bool:
     )
 
 
-#: The parameters of ``aten._scaled_mm`` and of our operator.
-_SCALED_PARAMETERS = (
-    *("self", "mat2", "scale_a", "scale_b"),
-    *("bias", "scale_result", "out_dtype", "use_fast_accum"),
-)
-
-
-#: The parameters of ``aten._scaled_grouped_mm``.
-_SCALED_GROUPED_PARAMETERS = (*_SCALED_PARAMETERS[:4], "offs", *_SCALED_PARAMETERS[4:])
-
-
-def _scaled_arguments(node: fx.Node, names: Sequence[str] = _SCALED_PARAMETERS) -> list[Any]:
-    values = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return [values.get(name) for name in names]
-
-
-def is_scaled_grouped(node: fx.Node) -> bool:
+def _is_scaled_grouped(node: fx.Node) -> bool:
     """Whether a node is ``aten._scaled_grouped_mm`` of groups of rows of float8, with scales in
     float32, one per row of A and per column of each B, and without a bias."""
-    if node.op != "call_function" or node.target is not aten._scaled_grouped_mm.default:
-        return False
-    *tensors, bias, scale_result, _, _ = _scaled_arguments(node, _SCALED_GROUPED_PARAMETERS)
-    values = [value_of(arg) for arg in tensors]
-    if any(value is None or not has_hints(value) for value in values):
+    values = _values(node, aten._scaled_grouped_mm.default, 5)
+    if values is None or any(arguments_of(node)[5:7]):
         return False
     a, b, *scales, _ = values
     return (
-        bias is None
-        and scale_result is None
-        and [a.dim(), b.dim()] == [2, 3]
+        [a.dim(), b.dim()] == [2, 3]
         and a.device.type == "cuda"
         and a.dtype in FLOAT8
         and b.dtype in FLOAT8
@@ -247,27 +253,12 @@ def is_scaled_grouped(node: fx.Node) -> bool:
     )
 
 
-def scaled_grouped_inputs(node: fx.Node) -> list[Any]:
-    """The arguments for our operator: those of ``aten._scaled_grouped_mm`` without the bias and the
-    scale of a result."""
-    *inputs, _, _, out_dtype, fast = _scaled_arguments(node, _SCALED_GROUPED_PARAMETERS)
-    return [*inputs, out_dtype, bool(fast)]
-
-
-def scaled_grouped_arguments(inputs: Sequence[Any]) -> list[Any]:
-    """The reverse of `scaled_grouped_inputs`."""
-    *inputs, out_dtype, fast = inputs
-    return [*inputs, None, None, out_dtype, fast]
-
-
-def is_scaled(node: fx.Node) -> bool:
+def _is_scaled(node: fx.Node) -> bool:
     """Whether a node is ``aten._scaled_mm`` of float8 with scales in float32, one per tensor, one
     per row of A and per column of B, or one per block of 1 x 128 or 128 x 128; or in float8_e8m0fnu
     (MXFP8), one per block of 1 x 32, swizzled."""
-    if node.op != "call_function" or node.target is not aten._scaled_mm.default:
-        return False
-    values = [value_of(arg) for arg in _scaled_arguments(node)[:4]]
-    if any(value is None or not has_hints(value) for value in values):
+    values = _values(node, aten._scaled_mm.default, 4)
+    if values is None:
         return False
     a, b, *scales = values
     if a.device.type != "cuda" or a.dtype not in FLOAT8 or b.dtype not in FLOAT8:
@@ -291,10 +282,10 @@ def _is_mx(scales: Sequence[torch.Tensor]) -> bool:
     return all(scale.dtype == E8M0 for scale in scales)
 
 
-def scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
+def _scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
     """The arguments for our operator: scales of a tensor have the shape (1,), swizzled scales are
     vectors, and the scale of a result is for float8 only."""
-    inputs = _scaled_arguments(node)
+    inputs = arguments_of(node)
     scales = [value_of(scale) for scale in inputs[2:4]]
     # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column. It takes swizzled
     # scales by their number, in any shape.
@@ -304,11 +295,10 @@ def scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
                 inputs[at] = add_call(graph, aten.reshape.default, inputs[at], [-1])
     if value_of(node).dtype not in FLOAT8:
         inputs[5] = None
-    inputs[7] = bool(inputs[7])
     return inputs
 
 
-def replace(
+def _replace(
     graph: fx.Graph,
     node: fx.Node,
     operator: Any,

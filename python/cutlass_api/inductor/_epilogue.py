@@ -1,0 +1,283 @@
+"""The source of an epilogue that computes a region of pointwise operations behind a product."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from cutlass_api.inductor import _lowering
+from cutlass_api.inductor._nodes import CAST, RESHAPES, add_call, is_call, is_known_as, value_of
+from cutlass_api.inductor._products import INT_MM, MIXED, add_product
+
+aten = torch.ops.aten
+
+#: Pointwise operations, and the expressions of the epilogue language that compute them.
+EXPRESSIONS: dict[Any, Callable[..., str]] = {
+    aten.add.Tensor: lambda x, y, alpha=1: f"{x} + {y}" if alpha == 1 else f"{x} + {alpha} * {y}",
+    aten.sub.Tensor: lambda x, y, alpha=1: f"{x} - {y}" if alpha == 1 else f"{x} - {alpha} * {y}",
+    aten.mul.Tensor: lambda x, y: f"{x} * {y}",
+    aten.div.Tensor: lambda x, y: f"{x} / {y}",
+    aten.neg.default: lambda x: f"-{x}",
+    aten.exp.default: lambda x: f"exp({x})",
+    aten.abs.default: lambda x: f"abs({x})",
+    aten.sqrt.default: lambda x: f"sqrt({x})",
+    aten.rsqrt.default: lambda x: f"rsqrt({x})",
+    aten.relu.default: lambda x: f"relu({x})",
+    aten.sigmoid.default: lambda x: f"sigmoid({x})",
+    aten.tanh.default: lambda x: f"tanh({x})",
+    aten.maximum.default: lambda x, y: f"maximum({x}, {y})",
+    aten.minimum.default: lambda x, y: f"minimum({x}, {y})",
+}
+#: Operations that the pass replaces as part of a longer expression only.
+PARTS = (aten.erf.default,)
+
+_X = object()
+#: What Inductor decomposes functions of x into: silu to x / (1 + exp(-x)), exact GELU to
+#: (x * 0.5) * (1 + erf(x * sqrt(0.5))).
+_DECOMPOSITIONS: dict[str, Any] = {
+    "silu": (
+        aten.div.Tensor,
+        _X,
+        (aten.add.Tensor, (aten.exp.default, (aten.neg.default, _X)), 1),
+    ),
+    "gelu": (
+        aten.mul.Tensor,
+        (aten.mul.Tensor, _X, 0.5),
+        (aten.add.Tensor, (aten.erf.default, (aten.mul.Tensor, _X, math.sqrt(0.5))), 1),
+    ),
+}
+
+
+@dataclass
+class Region:
+    """A product and pointwise operations behind it; of a dual GEMM, two products."""
+
+    product: fx.Node
+    #: The second product, of the same first factor.
+    second: fx.Node | None = None
+    #: In the order of the graph.
+    inside: list[fx.Node] = field(default_factory=list)
+
+    @property
+    def shape(self) -> torch.Size:
+        return value_of(self.product).shape
+
+
+def is_unflattened(shape: torch.Size, flat: torch.Size) -> bool:
+    """Whether the shape is that of a matrix whose rows are split into more dimensions."""
+    return len(flat) == 2 and len(shape) > 2 and is_known_as(shape[-1:], flat[-1:])
+
+
+def flattened(shape: torch.Size, result: torch.Size, flat: torch.Size) -> list[int] | None:
+    """The sizes to which a tensor that is broadcast to the shape `result` is reshaped to be an
+    operand of the epilogue, whose output has the shape `flat`; none if it is an operand as it is.
+    None if it cannot be one."""
+    if is_known_as(result, flat) or len(shape) < 2:
+        return []
+    padded = (1,) * (len(result) - len(shape)) + tuple(shape)
+    if is_known_as(padded[:-1], [1] * len(padded[:-1])):
+        return [-1]
+    if is_known_as(padded[:-1], result[:-1]) and isinstance(padded[-1], int):
+        return [-1, padded[-1]]
+    return None
+
+
+class Epilogue:
+    """A region as source of the epilogue language, and as a graph of its own."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.inside = set(region.inside)
+        self.last = region.inside[-1]
+        self.lines: list[str] = []
+        self.names: dict[fx.Node, str] = {}
+        #: External tensors, and the sizes to which they are reshaped (`flattened`).
+        self.operands: dict[fx.Node, str] = {}
+        self.reshaped: dict[fx.Node, list[int]] = {}
+        #: The reshape of the output to the shape of the last result; None if it has that shape.
+        self.reshape = self._reshape()
+        self.is_complete = self.reshape is not None or self._is_flat(self.last)
+        self.has_arithmetic = False
+        self.used_products: set[fx.Node] = set()
+        result = self._expression(self.last)
+        parameters = ", ".join(["accum", *self.operands.values()])
+        body = [*self.lines, f"D = {result}", "return D"]
+        self.source = f"def epilogue({parameters}):\n" + "".join(f"    {line}\n" for line in body)
+
+    @property
+    def has_products(self) -> bool:
+        """Whether the result depends on each product of the region."""
+        return self.region.second is None or len(self.used_products) == 2
+
+    def _is_flat(self, node: fx.Node) -> bool:
+        return is_known_as(value_of(node).shape, self.region.shape)
+
+    def _reshape(self) -> fx.Node | None:
+        """A reshape in the region to the shape of the last result, whose sizes may be nodes."""
+        if self._is_flat(self.last):
+            return None
+        shape = value_of(self.last).shape
+        reshapes = (node for node in self.region.inside if node.target in RESHAPES)
+        return next((node for node in reshapes if is_known_as(value_of(node).shape, shape)), None)
+
+    def _expression(self, node: fx.Node) -> str:
+        if node not in self.names:
+            self.names[node] = self._compute(node)
+        return self.names[node]
+
+    def _compute(self, node: fx.Node) -> str:
+        if node is self.region.product or node is self.region.second:
+            self.used_products.add(node)
+            return self._product(node)
+        if node.target in RESHAPES or node.target is CAST:
+            return self._expression(node.args[0])
+        self.has_arithmetic = True
+        for function, pattern in _DECOMPOSITIONS.items():
+            inner: list[fx.Node] = []
+            if _matches(pattern, node, inner) and inner[0] in self.inside:
+                return self._assign(f"{function}({self._expression(inner[0])})")
+        if node.target not in EXPRESSIONS:
+            self.is_complete = False
+            return "accum"
+        values = [self._argument(arg, node) for arg in node.args]
+        return self._assign(EXPRESSIONS[node.target](*values, **node.kwargs))
+
+    def _product(self, node: fx.Node) -> str:
+        accum = "accum"
+        if self.region.second is not None and node is self.region.second:
+            accum = self._assign(f"product({self._operand(node.args[-1], node)})")
+        if node.target in (aten.mm.default, aten.bmm.default, MIXED):
+            return accum
+        if node.target is INT_MM:
+            # What follows computes in floats: `_fits` admits no integers.
+            return self._assign(f"1.0 * {accum}")
+        self.has_arithmetic = True
+        alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+        added = self._argument(node.args[0], node)
+        scaled = accum if alpha == 1 else f"{_number(alpha)} * {accum}"
+        if beta == 0:
+            return self._assign(scaled)
+        return self._assign(f"{scaled} + {added if beta == 1 else f'{_number(beta)} * {added}'}")
+
+    def _argument(self, arg: Any, node: fx.Node) -> str:
+        if not isinstance(arg, fx.Node):
+            return _number(arg)
+        if arg in self.inside:
+            return self._expression(arg)
+        return self._operand(arg, node)
+
+    def _operand(self, arg: fx.Node, node: fx.Node) -> str:
+        if arg not in self.operands:
+            sizes = flattened(value_of(arg).shape, value_of(node).shape, self.region.shape)
+            if sizes:
+                self.reshaped[arg] = sizes
+            self.operands[arg] = f"x{len(self.operands)}"
+        return self.operands[arg]
+
+    def _assign(self, expression: str) -> str:
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    def replace(self, graph: fx.Graph, partly: fx.GraphModule | None) -> None:
+        """Puts the operator in place of the region. partly: the region with the epilogue fused into
+        one of its two products, a further alternative to the operator."""
+        product, last = self.region.product, self.last
+        factors = product.args[-2:]
+        operands = []
+        with graph.inserting_before(last):
+            for arg in self.operands:
+                if arg in self.reshaped:
+                    arg = add_call(graph, aten.reshape.default, arg, self.reshaped[arg])
+                operands.append(arg)
+            value = value_of(last)
+            fused = graph.call_function(
+                torch.ops.cutlass_api.mm_epilogue.default,
+                (*factors, operands, self.source),
+                {"out_dtype": value.dtype},
+            )
+            fused.meta["val"] = torch.empty_like(
+                value_of(product), dtype=value.dtype, memory_format=torch.contiguous_format
+            )
+            fused.meta[_lowering.REPLACED] = self.replaced()
+            if partly is not None:
+                fused.meta[_lowering.PARTLY_REPLACED] = partly
+            result = fused
+            if self.reshape is not None:
+                result = add_call(graph, aten.reshape.default, fused, self.reshape.args[1])
+        last.replace_all_uses_with(result)
+        for node in reversed(self.region.inside):
+            graph.erase_node(node)
+
+    def replaced(self) -> fx.GraphModule:
+        """The region as a function of the factors and the operands, without its reshapes: each
+        result has the shape of the product."""
+        graph = fx.Graph()
+        copies: dict[Any, fx.Node] = {}
+        product, second = self.region.product, self.region.second
+
+        def placeholder(name: str, value: torch.Tensor) -> fx.Node:
+            node = graph.placeholder(name)
+            node.meta["val"] = value
+            return node
+
+        for at, factor in enumerate(product.args[-2:]):
+            copies.setdefault(factor, placeholder("AB"[at], value_of(factor)))
+        inputs = {}
+        for arg, name in self.operands.items():
+            value = value_of(arg)
+            reshaped = value.reshape(self.reshaped[arg]) if arg in self.reshaped else value
+            inputs[arg] = placeholder(name, reshaped)
+
+        def copied(arg: Any, node: fx.Node) -> Any:
+            if arg in self.inside:
+                return copies[arg]
+            if node is product and arg in product.args[-2:]:
+                return copies[arg]
+            if node is second and arg is second.args[-2]:
+                return copies[product.args[-2]]
+            return inputs[arg]
+
+        for node in self.region.inside:
+            if node.target in RESHAPES:
+                copies[node] = copies[node.args[0]]
+                continue
+            before = node.meta.get(_lowering.REPLACED)
+            if before is not None:  # a product of 8-bit integers
+                inner = [node for node in before.graph.nodes if node.op == "placeholder"]
+                values = (copied(arg, node) for arg in node.args)
+                copies[node] = graph.graph_copy(before.graph, dict(zip(inner, values, strict=True)))
+                copies[node].meta["val"] = value_of(node)
+                continue
+            arguments = fx.node.map_arg(node.args, lambda arg, node=node: copied(arg, node))
+            copies[node] = add_product(graph, node, arguments)
+            dtype = value_of(node).dtype
+            copies[node].meta["val"] = torch.empty_like(value_of(product), dtype=dtype)
+        graph.output(copies[self.last])
+        return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _number(value: float) -> str:
+    """A number as source text. The epilogue language has no literal for infinity and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "(1e308 * 10)", -math.inf: "(-1e308 * 10)"}.get(value, "(0 * 1e308 * 10)")
+    return repr(value)
+
+
+def _matches(pattern: Any, arg: Any, x: list[fx.Node]) -> bool:
+    """Whether an argument is the result of a pattern of operations. Appends what stands for x."""
+    if pattern is _X:
+        x.append(arg)
+        return isinstance(arg, fx.Node) and arg is x[0]
+    if isinstance(pattern, tuple):
+        operation, *inputs = pattern
+        return (
+            is_call(arg, operation)
+            and not arg.kwargs
+            and len(arg.args) == len(inputs)
+            and all(_matches(*pair, x) for pair in zip(inputs, arg.args, strict=True))
+        )
+    return isinstance(arg, int | float) and math.isclose(arg, pattern)
