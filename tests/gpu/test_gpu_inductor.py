@@ -12,10 +12,9 @@ import cutlass_api
 import pytest
 import torch
 from support.helpers import run_python
-from support.nvgemm import NVUniversalGemmKernelWrapper, backend, kernel_cache
+from support.nvgemm import NVUniversalGemmKernelWrapper, backend, kernel_cache, render
 from support.problems import Problem
 from support.properties import Types, family_of
-from test_inductor import render
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
 from torch._inductor.async_compile import AsyncCompile
