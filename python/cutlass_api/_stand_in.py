@@ -8,13 +8,13 @@ from rutlass_stand_in.releases import NVGEMM
 
 
 def install() -> None:
-    """Installs the stand-in for ``cutlass``, and makes torch look for both packages again.
-
-    torch keeps the answer to its first look, which may precede the import of this package.
+    """Installs the stand-in for ``cutlass``, if ``import torch`` has not done so, and then makes
+    torch look for both packages again: it keeps the answer to its first look.
     """
-    rutlass_stand_in.install()
+    is_new = rutlass_stand_in.install()
     torch = sys.modules.get("torch")
-    if "torch._inductor.utils" in sys.modules and NVGEMM.holds(getattr(torch, "__version__", "")):
+    has_looked = "torch._inductor.utils" in sys.modules
+    if is_new and has_looked and NVGEMM.holds(getattr(torch, "__version__", "")):
         from cutlass_api.inductor import _torch
 
         _torch.forget_probes()

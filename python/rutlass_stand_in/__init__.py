@@ -103,11 +103,13 @@ def is_wanted(is_probe: bool) -> bool:
     return has_api and not is_probe
 
 
-def install() -> None:
-    """Adds the finder, unless it is there."""
+def install() -> bool:
+    """Adds the finder, unless it is there. Returns whether it did."""
     # Compared by name: this module may be imported anew.
-    if not any(getattr(finder, "__module__", None) == __name__ for finder in sys.meta_path):
-        sys.meta_path.append(Finder)
+    if any(getattr(finder, "__module__", None) == __name__ for finder in sys.meta_path):
+        return False
+    sys.meta_path.append(Finder)
+    return True
 
 
 __all__ = ["NAMES", "install"]
