@@ -67,6 +67,7 @@ __all__ = [
     "native_floor",
     "nvrtc_info",
     "operand_matches",
+    "product_dtypes",
     "register_kernel_class",
     "register_tuning_key",
     "set_launch_promotion",
@@ -1164,6 +1165,12 @@ def check_gemm(
 
     Raises what `launch_gemm` raises if the operands do not fit or no kernel serves them. On a
     machine without a GPU, operands on a CUDA device are checked for compute capability 9.0.
+    """
+
+def product_dtypes(a: Any, b: Any) -> tuple[DType, DType]:
+    """The dtype of A @ B and the accumulator type, unless the caller names them.
+
+    Raises TypeError for an object that names no element type.
     """
 
 def launch_graphs() -> int:

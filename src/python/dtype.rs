@@ -165,3 +165,33 @@ fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
         ))
     })
 }
+
+/// The dtype of A @ B and the accumulator type, unless the caller names them.
+///
+/// Raises TypeError for an object that names no element type.
+#[pyfunction]
+pub fn product_dtypes(a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> PyResult<(PyDType, PyDType)> {
+    let (a, b) = (parse(a)?, parse(b)?);
+    Ok((PyDType(natural_output(a, b)), PyDType(natural_accumulator(a, b))))
+}
+
+/// The dtype of A @ B unless the caller names one.
+pub fn natural_output(a: DType, b: DType) -> DType {
+    match (a, b) {
+        (a, b) if a.is_integer() && b.is_integer() => DType::I32,
+        (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => DType::Bf16,
+        (a, b) if a.is_integer() => b,
+        (a, _) => a,
+    }
+}
+
+/// The accumulator type unless the caller names one.
+pub fn natural_accumulator(a: DType, b: DType) -> DType {
+    if a.is_integer() && b.is_integer() {
+        DType::I32
+    } else if a == DType::F64 || b == DType::F64 {
+        DType::F64
+    } else {
+        DType::F32
+    }
+}

@@ -5,8 +5,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::dtype::{self, accumulator_type as parse_accumulator};
-use super::product::{EpilogueOperands, broadcast, natural_accumulator, run};
+use super::dtype::{
+    self, accumulator_type as parse_accumulator, natural_accumulator, natural_output,
+};
+use super::product::{EpilogueOperands, broadcast, run};
 use super::ranges::Range;
 use super::trace::trace_epilogue;
 use crate::operand::{self, DType, DeviceId, ObjectCache, OnceValue, View};
@@ -402,12 +404,7 @@ fn allocate<'py>(
     dtype: Option<DType>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = tensor.py();
-    let dtype = dtype.unwrap_or(match (a.dtype, b.dtype) {
-        (a, b) if a.is_integer() && b.is_integer() => DType::I32,
-        (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => DType::Bf16,
-        (a, b) if a.is_integer() => b,
-        (a, _) => a,
-    });
+    let dtype = dtype.unwrap_or_else(|| natural_output(a.dtype, b.dtype));
     if dtype == a.dtype
         && let Some(empty) = empty_cuda(tensor, a.device)?
     {

@@ -49,7 +49,7 @@ mod _core {
         artifact::{CompiledArtifact, PyProgram, PyResources},
         cuda::CudaFunction,
         discovery::{get_kernels, register_kernel_class},
-        dtype::{PyDType, PyElement},
+        dtype::{PyDType, PyElement, product_dtypes},
         epilogue::EpilogueArguments,
         explain::{PyEstimate, explanation},
         instruments::{launch_graphs, native_floor},

@@ -5,7 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::dtype::accumulator_type as parse_accumulator;
+use super::dtype::{accumulator_type as parse_accumulator, natural_accumulator};
 use super::host::Interpreter;
 use super::options::tf32_allowed;
 use super::ranges::{self, Range};
@@ -456,15 +456,4 @@ pub fn broadcast(a: &mut View, b: &mut View) -> PyResult<bool> {
         }
     }
     Ok(true)
-}
-
-/// The accumulator type unless the caller names one.
-pub fn natural_accumulator(a: DType, b: DType) -> DType {
-    if a.is_integer() && b.is_integer() {
-        DType::I32
-    } else if a == DType::F64 || b == DType::F64 {
-        DType::F64
-    } else {
-        DType::F32
-    }
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cutlass_api import quantize
 from cutlass_api.library import ScaleSwizzleMode
-from cutlass_api.ops import OPS
+from cutlass_api.ops import OPS, _quantize
 from support.helpers import run_python
 from support.quantized import (
     INF,
@@ -333,6 +333,40 @@ REFUSALS = {
 def test_refusals(message):
     with pytest.raises(ValueError, match=f"^cutlass_api::quantize: {message}"):
         REFUSALS[message]()
+
+
+HELPERS = {
+    **{name: getattr(quantize, name) for name in quantize.__all__ if "group" not in name},
+    "rows in blocks": lambda x: quantize.per_block(x, block=(128, 1)),
+    "wide blocks": lambda x: quantize.per_block(x, block=(128, 128)),
+    "swizzled": lambda x: quantize.per_mx_block(x, swizzle=TILES),
+    "per_group": lambda x: quantize.per_group(x, 32),
+    "per_group_asymmetric": lambda x: quantize.per_group_asymmetric(x, 32),
+}
+assert HELPERS.keys() >= set(quantize.__all__)
+
+
+def as_bytes(tensor):
+    return tensor.flatten().view(torch.uint8)
+
+
+@pytest.mark.parametrize("name", HELPERS)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_vmap(name, dim):
+    helper = HELPERS[name]
+    x = randn(3 * 2 * 5, 256).view(3, 2, 5, 256)
+    outs = torch.vmap(torch.vmap(helper, dim))(x.movedim(1, 1 + dim))
+    for at in itertools.product(range(3), range(2)):
+        for found, expected in zip(outs, helper(x[at]), strict=True):
+            assert found.dtype == expected.dtype and found[at].shape == expected.shape
+            assert torch.equal(as_bytes(found[at]), as_bytes(expected))
+
+
+def test_vmap_of_groups_of_rows_is_one_call(monkeypatch):
+    compute, calls = _quantize.compute, []
+    monkeypatch.setattr(_quantize, "compute", lambda *args: calls.append(compute(*args)))
+    torch.vmap(quantize.per_row)(randn(12, 64).view(3, 4, 64))
+    assert len(calls) == 1
 
 
 def test_gradients_are_refused():

@@ -6,8 +6,8 @@ import cutlass_api
 import cutlass_api.inductor
 import torch
 from cutlass_api import distributed as distributed_layers
-from cutlass_api.ops import OPS
-from cutlass_api.ops._sharding import RULES, placements
+from cutlass_api.ops import OPERATORS, OPS
+from cutlass_api.ops._sharding import placements
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -38,14 +38,14 @@ from support.distributed_calls import (
 
 def check_every_rule(world):
     """Each way to place the tensors of a call: nothing is communicated, and the result is right."""
-    assert CALLS.keys() == RULES.keys()
+    assert CALLS.keys() == OPERATORS.keys()
     for name, calls in CALLS.items():
         for dimensions, *args in calls:
             args = on(world.device, args)
             count = sum(isinstance(x, torch.Tensor) for x in tree_flatten(args)[0])
             replicated = distributed(world, args, [Replicate()] * count)
             specs = tree_map(lambda x: x._spec if isinstance(x, DTensor) else x, replicated)
-            ways = placements(RULES[name], *specs)
+            ways = placements(OPERATORS[name], *specs)
             # Of two ranks, more dimensions have whole blocks.
             assert (
                 len(ways) > len(dimensions.split())
@@ -171,7 +171,7 @@ def ways_of(world, name, args):
     count = sum(isinstance(x, torch.Tensor) for x in tree_flatten(list(args))[0])
     replicated = distributed(world, on(world.device, args), [Replicate()] * count)
     specs = tree_map(lambda x: x._spec if isinstance(x, DTensor) else x, replicated)
-    for _, inputs in placements(RULES[name], *specs):
+    for _, inputs in placements(OPERATORS[name], *specs):
         yield [Replicate() if isinstance(x, Partial) else x for x in inputs]
 
 

@@ -94,12 +94,14 @@ CALLS = {
         # Swizzled scales.
         ("m", *float8(512, 16, 64), exponents(512 * 4), exponents(128 * 4), None, None, BF16),
         ("l m n k", *float8(8, 16, 32, batch=4), scales(4, 8, 1), scales(1), None, None, BF16),
+        ("m n k", *float8(8, 16, 32), scales(1), scales(1), rand(16), scales(1), BF16, True),
     ],
     "scaled_grouped_mm": [
         ("n k", *grouped(9, 3, 16, 32), scales(9, 1), scales(3, 1, 16), ends(4, 4, 9), BF16),
         ("n k", *grouped(9, 3, 16, 512), scales(9, 4), scales(3, 4, 16), ends(4, 4, 9), BF16),
         ("n k", *grouped(9, 3, 512, 512), scales(1), scales(3, 4, 4), ends(4, 4, 9), BF16),
         ("n", *grouped(9, 3, 16, 32), scales(9, 1), scales(3), ends(4, 4, 9)),
+        ("n k", *grouped(9, 3, 16, 32), scales(9), scales(1), ends(4, 4, 9), BF16, True),
     ],
     "mm_epilogue": [
         ("m n", rand(8, 12), rand(12, 16), [rand(16)], BIAS_RELU),

@@ -36,7 +36,7 @@ from cutlass_api.inductor._torch import (
     size_hints,
 )
 from cutlass_api.ops import _epilogues, _scales
-from cutlass_api.ops._products import product_dtype
+from cutlass_api.ops._library import product_dtype
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,9 @@ torch is imported, before or after.
 from importlib import import_module
 
 from cutlass_api._import_hooks import after_import
-from cutlass_api.ops import _autocast, _gradients, _vmap  # noqa: F401, register
 from cutlass_api.ops._eight_bits import int8_mm, mixed_mm, scaled_grouped_mm, scaled_mm
-from cutlass_api.ops._library import LIBRARY
-from cutlass_api.ops._products import OPS
+from cutlass_api.ops._operator import LIBRARY, OPS
+from cutlass_api.ops._operators import OPERATORS
 from cutlass_api.ops._python import linear, matmul
 
 
@@ -33,6 +32,7 @@ after_import("torch.distributed.tensor", register_sharding_rules)
 
 __all__ = [
     "LIBRARY",
+    "OPERATORS",
     "OPS",
     "int8_mm",
     "linear",

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._library import refuse
-from cutlass_api.ops._products import OPS, check_bytes
+from cutlass_api.ops._operator import OPS
+from cutlass_api.ops._quantized import check_bytes
 from cutlass_api.ops._scales import output_zero_point, scales_and_bias
 
 #: The integer output dtypes that saturate, and their range.
@@ -50,7 +51,7 @@ def scaled_mm(
     The sum, scales and bias are float32, and are rounded once. NaN scales pass through. float8
     outputs do not saturate: what is too large becomes NaN (e4m3fn) or infinity (e5m2).
     :mod:`cutlass_api.quantize` computes operands and scales. The source of the operator
-    ``torch.ops.cutlass_api.scaled_mm`` is ``ops/_products.py``.
+    ``torch.ops.cutlass_api.scaled_mm`` is ``ops/_quantized.py``.
 
     Scales of blocks apply inside the sum over K.
 
@@ -111,7 +112,7 @@ def int8_mm(
     towards zero. Outputs in int8 and uint8 are rounded to nearest, ties to even, and saturate after
     the zero point is added: for an output with a scale, divide ``scale_a`` and ``bias`` by it. An
     operand's zero point is a bias: that of ``a`` subtracts ``zero_point * scale_a * scale_b *
-    b.sum(0)``. The sources of the operators are in ``ops/_products.py``.
+    b.sum(0)``. The sources of the operators are in ``ops/_quantized.py``.
 
     Raises ValueError if the scales, the bias or the zero point have another shape, dtype or device,
     or if no kernel serves the dtypes.
@@ -156,7 +157,7 @@ def mixed_mm(
     The sum and the scale are float32, and are rounded once. With groups or zero points, a kernel
     may first round (operand - zero_point) * scale to the dtype of the float operand, once. The
     float operand has a gradient, unless there are groups or zero points. The source of the operator
-    ``torch.ops.cutlass_api.mixed_mm`` is ``ops/_products.py``.
+    ``torch.ops.cutlass_api.mixed_mm`` is ``ops/_quantized.py``.
 
     Raises ValueError if the scale or the zero point has another shape, dtype or device, or if no
     kernel serves the dtypes, and RuntimeError if the scale requires grad.

@@ -1,32 +1,30 @@
-"""The library ``cutlass_api`` of torch's dispatcher: definitions, launches and their checks."""
+"""What the computations of operators share: refusals, shapes, launches and their checks."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cutlass_api._core import check_gemm, launch_gemm
-
-#: Owns the registrations: they last until the process ends.
-LIBRARY = torch.library.Library("cutlass_api", "DEF")
-#: Kernels are chosen for the strides at hand, so compiled code keeps the strides of eager code.
-TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from cutlass_api import _batches
+from cutlass_api._core import check_gemm, launch_gemm, product_dtypes
 
 
 def refuse(operator: str, reason: str) -> ValueError:
     return ValueError(f"cutlass_api::{operator}: {reason}")
 
 
-def batch_of(A: torch.Tensor, B: torch.Tensor) -> Any:
+def batch_of(A: Tensor, B: Tensor) -> Any:
     """The number of products that A @ B is; None for two matrices."""
-    batches = [x.shape[0] for x in (A, B) if x.dim() == 3]
-    return next((size for size in batches if size != 1), batches[0] if batches else None)
+    if len(A.shape) == len(B.shape) == 2:
+        return None
+    return _batches.broadcast_shape(A.shape[:-2], B.shape[:-2])[0]
 
 
-def product_shape(operator: str, A: torch.Tensor, B: torch.Tensor) -> tuple[Any, ...]:
+def product_shape(operator: str, A: Tensor, B: Tensor) -> tuple[Any, ...]:
     """The shape of A @ B: (M, N), or (L, M, N) if an operand has a batch."""
     if A.dim() == 2 and B.dim() == 2:
         return A.shape[0], B.shape[1]
@@ -39,52 +37,36 @@ def product_shape(operator: str, A: torch.Tensor, B: torch.Tensor) -> tuple[Any,
     return batch_of(A, B), A.shape[-2], B.shape[-1]
 
 
-def operator(schema: str, *, has_out: bool = True) -> Callable[[Function], Function]:
-    """Registers the decorated function as an operator, for CPU, CUDA and FakeTensors.
-
-    ``has_out``: also register the overload ``out``, which passes the output as ``out=``. It
-    returns nothing, because compiled code cannot functionalize an operator that returns an alias.
-    """
-    name = schema.partition("(")[0]
-
-    def register(function: Function) -> Function:
-        register_overload(schema, name, function)
-        if has_out:
-
-            def into(*args: Any, out: torch.Tensor, **options: Any) -> None:
-                function(*args, out=out, **options)
-
-            register_overload(out_schema(schema), f"{name}.out", into)
-        return function
-
-    return register
+@cache
+def product_dtype(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The dtype of A @ B unless the caller passes one: that of ``cutlass_api.matmul``."""
+    try:
+        dtype: torch.dtype = getattr(torch, product_dtypes(a, b)[0].name)
+    except (TypeError, AttributeError):  # no kernel serves it, as the launch says
+        return a
+    return dtype
 
 
-def register_overload(schema: str, name: str, function: Callable[..., Any]) -> None:
-    LIBRARY.define(schema, tags=TAGS)
-    for key in ("CPU", "CUDA"):
-        LIBRARY.impl(name, function, key)
-    torch.library.register_fake(f"cutlass_api::{name}", function, lib=LIBRARY)
+def empty(A: Tensor, B: Tensor, shape: Sequence[int], out_dtype: torch.dtype | None) -> Tensor:
+    """A row-major tensor for A @ B."""
+    return A.new_empty(shape, dtype=out_dtype or product_dtype(A.dtype, B.dtype))
 
 
-def out_schema(schema: str) -> str:
-    """The schema of the overload ``out``, which takes the output in place of its dtype."""
-    name, _, rest = schema.partition("(")
-    arguments = rest.rpartition(") ->")[0]
-    arguments = arguments.removesuffix(", ScalarType? out_dtype=None")
-    arguments = arguments.removesuffix(", *")
-    keywords = "" if ", *, " in arguments else ", *"
-    return f"{name}.out({arguments}{keywords}, Tensor(a!) out) -> ()"
+def rows_of(tensor: Tensor) -> Tensor:
+    """All rows of a tensor as a matrix, a view if the strides permit."""
+    if tensor.dim() == 2:
+        return tensor
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
 
 
 def launch(
     operator: str,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    *operands: torch.Tensor | float,
+    A: Tensor,
+    B: Tensor,
+    *operands: Tensor | float,
     out: Any,
     epilogue: str | None = None,
-    offsets: torch.Tensor | None = None,
+    offsets: Tensor | None = None,
     fast_sums: bool = False,
 ) -> Any:
     """Runs ``launch_gemm`` and returns ``out``. Errors name the operator.
@@ -112,12 +94,12 @@ def launch(
 
 def check(
     operator: str,
-    A: torch.Tensor,
-    B: torch.Tensor,
+    A: Tensor,
+    B: Tensor,
     *operands: Any,
     out: Any,
     epilogue: str | None,
-    offsets: torch.Tensor | None,
+    offsets: Tensor | None,
     fast_sums: bool = False,
 ) -> None:
     """Checks a launch of FakeTensors. A symbolic size counts as that of the example input."""
@@ -140,7 +122,7 @@ class DataDependentSize(Exception):
 
 def example(tensor: Any) -> Any:
     """A number, a FakeTensor without symbolic sizes, or such a tensor of the example's sizes."""
-    if not isinstance(tensor, torch.Tensor):
+    if not isinstance(tensor, Tensor):
         return tensor
     sizes = (*tensor.shape, *tensor.stride())
     if not any(isinstance(size, torch.SymInt) for size in sizes):

@@ -1,15 +1,16 @@
 """``cutlass_api.linear``, and ``cutlass_api.matmul`` where torch differentiates or traces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cutlass_api._batches import check_ranks, over_batches
 from cutlass_api._core import trace_epilogue
 from cutlass_api.fusion import activation as activations
-from cutlass_api.ops._broadcast import fused_product, product
-from cutlass_api.ops._products import OPS
+from cutlass_api.ops._library import rows_of
+from cutlass_api.ops._operator import OPS
 
 
 def linear(
@@ -63,12 +64,7 @@ def matmul(
         )
     if A.is_nested or B.is_nested:
         return OPS.mm(A, B)  # which refuses them
-    if min(A.dim(), B.dim()) < 2:
-        name, tensor = ("A", A) if A.dim() < 2 else ("B", B)
-        raise ValueError(
-            f"{name} must have rank 2 or more, but has rank {tensor.dim()} "
-            f"(shape {list(tensor.shape)})"
-        )
+    check_ranks(A, B)
     if out is not None and torch.is_grad_enabled() and requires_grad(A, B, out, operands):
         raise RuntimeError(
             "matmul with out= computes no gradients, but an operand requires grad: omit out, or "
@@ -90,6 +86,35 @@ def matmul(
         tensors = [as_tensor(operands[name], A) for name in inputs]
         result = fused_product(A, B, tensors, source, out_dtype)
     return result if out is None else out.copy_(result)
+
+
+def product(A: Tensor, B: Tensor, out_dtype: torch.dtype | None) -> Tensor:
+    """A (*, M, K) @ B (*, K, N)."""
+    if B.dim() == 2:
+        out: Tensor = OPS.mm(rows_of(A), B, out_dtype=out_dtype)
+        return out if A.dim() == 2 else out.view(*A.shape[:-1], B.shape[-1])
+
+    def batched(a: Tensor, b: Tensor) -> Any:
+        return OPS.bmm(a, b, out_dtype=out_dtype)
+
+    return over_batches(batched, A, B, expands_matrices=True)
+
+
+def fused_product(
+    A: Tensor,
+    B: Tensor,
+    operands: Sequence[Tensor],
+    epilogue: str,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    """epilogue(A @ B, *operands). The operands broadcast to (*, M, N)."""
+
+    def fused(a: Tensor, b: Tensor, *operands: Tensor) -> Any:
+        return OPS.mm_epilogue(a, b, operands, epilogue, out_dtype=out_dtype)
+
+    if A.dim() <= 3 and B.dim() <= 3:
+        return fused(A, B, *operands)
+    return over_batches(fused, A, B, *operands)
 
 
 def requires_grad(A: Tensor, B: Tensor, out: Tensor, operands: dict[str, Any]) -> bool:

@@ -6,17 +6,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cutlass_api.ops._library import operator, refuse
+from cutlass_api.ops._library import refuse
 from cutlass_api.weights import _kernels
 from cutlass_api.weights._formats import SMALLEST, Fields, Format, find_format, names
 
 INPUTS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-@operator(
-    "quantize(Tensor input, ScalarType dtype, int[2] block, bool swizzle=False) -> Tensor[]",
-    has_out=False,
-)
 def quantize(
     input: Tensor, dtype: torch.dtype, block: Sequence[int], swizzle: bool = False
 ) -> list[Tensor]:

@@ -1,35 +1,28 @@
 """Rules for vmap: a mapped dimension becomes a batch dimension of one launch."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cutlass_api.fusion import activation as activations
-from cutlass_api.ops import _epilogues
-from cutlass_api.ops._broadcast import (
-    batch_shape,
-    fused_product,
-    one_batch,
-    operand_of,
-    product,
-    sum_with_product,
-)
-from cutlass_api.ops._library import LIBRARY
-from cutlass_api.ops._products import OPS
+from cutlass_api._batches import checked_shape, one_batch
+from cutlass_api.ops._library import rows_of
+from cutlass_api.ops._operator import LIBRARY, OPS, Call, Operator
 
-Dims = Sequence[Any]
 Result = tuple[Any, Any]
 
 
-def register(rule: Callable[..., Result], *names: str) -> None:
-    for name in names:
-        torch.library.register_vmap(f"cutlass_api::{name}", rule, lib=LIBRARY)
+def register(operator: Operator) -> None:
+    def rule(info: Any, in_dims: Sequence[Any], *args: Any, **options: Any) -> Result:
+        dims = [*in_dims, *(None for _ in operator.names[len(args) :])]
+        call = operator.bind(args, options)
+        return operator.vmap(call, Call(operator, dims), info.batch_size)
+
+    torch.library.register_vmap(f"cutlass_api::{operator.name}", rule, lib=LIBRARY)
 
 
-def front(tensor: Tensor, dim: int | None, rank: int) -> Tensor:
+def front(tensor: Tensor, dim: int | None, rank: int = 0) -> Tensor:
     """The tensor with its mapped dimension first. Ones follow the mapped dimension, so that the
     other dimensions align with those of tensors of this rank.
     """
@@ -40,147 +33,44 @@ def front(tensor: Tensor, dim: int | None, rank: int) -> Tensor:
     return tensor.reshape(tensor.shape[0], *ones, *tensor.shape[1:]) if ones else tensor
 
 
-def factors(info: Any, dims: Dims, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, int]:
-    """A and B with the mapped dimension first, at least in A, and the rank of one product."""
-    ranks = [x.dim() - (dim is not None) for x, dim in zip((A, B), dims, strict=True)]
+def product(call: Call, dims: Call, size: int) -> Result:
+    """The rule of products: the other operands broadcast to the output."""
+    of = dims.factors
+    ranks = [x.dim() - (dim is not None) for x, dim in zip(call.factors, of, strict=True)]
     rank = max(ranks)
-    a, b = front(A, dims[0], rank), front(B, dims[1], rank)
-    if dims[0] is None and dims[1] is None:
-        a = a.expand(info.batch_size, *(1,) * (rank - ranks[0]), *a.shape)
-    return a, b, rank
+    a, b = (front(x, dim, rank) for x, dim in zip(call.factors, of, strict=True))
+    if of == (None, None):
+        a = a.expand(size, *(1,) * (rank - ranks[0]), *a.shape)
+    batch = checked_shape(a.shape[:-2], b.shape[:-2])
+    if b.dim() == 2 and not call.others:
+        matrix = call.replace(**dict(zip(call.operator.factors, (rows_of(a), b), strict=True)))
+        out = matrix.run()
+    else:
+        name = call.operator.batched
+        flat = [one_batch(x, batch, expands_matrices=name is not None) for x in (a, b)]
+        values: dict[str, Any] = dict(zip(call.operator.factors, flat, strict=True))
+        for other, value in call.others.items():
+            dim = getattr(dims, other)
+            if isinstance(value, list):
+                pairs = zip(value, dim, strict=True)
+                values[other] = [one_batch(front(x, d, rank), batch) for x, d in pairs]
+            else:
+                values[other] = one_batch(front(value, dim, rank), batch)
+        out = call.replace(**values).run(name and getattr(OPS, name))
+    return out.reshape(*batch, a.shape[-2], b.shape[-1]), 0
 
 
-def multiply(
-    info: Any, in_dims: Dims, A: Tensor, B: Tensor, *, out_dtype: torch.dtype | None = None
-) -> Result:
-    a, b, _ = factors(info, in_dims, A, B)
-    return product(a, b, out_dtype), 0
+def one_by_one(call: Call, dims: Call, size: int) -> Result:
+    """A rule that launches for each example."""
 
+    tensors = {name: getattr(dims, name) for name in call.operator.tensors}
+    mapped = {name: dim for name, dim in tensors.items() if dim is not None}
 
-def add(
-    info: Any,
-    in_dims: Dims,
-    input: Tensor,
-    A: Tensor,
-    B: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-) -> Result:
-    a, b, rank = factors(info, in_dims[1:], A, B)
-    return sum_with_product(front(input, in_dims[0], rank), a, b, beta, alpha), 0
+    def of(at: int) -> Any:
+        chosen = {name: getattr(call, name).select(dim, at) for name, dim in mapped.items()}
+        return call.replace(**chosen).run()
 
-
-def epilogue(
-    info: Any,
-    in_dims: Dims,
-    A: Tensor,
-    B: Tensor,
-    operands: Sequence[Tensor],
-    epilogue: str,
-    *,
-    out_dtype: torch.dtype | None = None,
-) -> Result:
-    a, b, rank = factors(info, in_dims[:2], A, B)
-    mapped = [front(x, dim, rank) for x, dim in zip(operands, in_dims[2], strict=True)]
-    return fused_product(a, b, mapped, epilogue, out_dtype), 0
-
-
-def batched(operator: Any) -> Callable[..., Result]:
-    """A rule for an operator of A, B and tensors for the product, all of which may have a batch."""
-
-    def rule(info: Any, in_dims: Dims, A: Tensor, B: Tensor, *rest: Any, **options: Any) -> Result:
-        a, b, rank = factors(info, in_dims[:2], A, B)
-        batch = batch_shape(a, b)
-        others = [
-            operand_of(front(x, dim, rank), batch) if isinstance(x, Tensor) else x
-            for x, dim in zip(rest, in_dims[2:], strict=True)
-        ]
-        out = operator(one_batch(a, batch), one_batch(b, batch), *others, **options)
-        return out.view(*batch, *out.shape[1:]), 0
-
-    return rule
-
-
-def linear(
-    info: Any,
-    in_dims: Dims,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-) -> Result:
-    if not any(dim is not None for dim in in_dims[1:]):
-        return OPS.linear(front(input, in_dims[0], 0), weight, bias, activation), 0
-    source = _epilogues.linear(activation, bias is not None)
-    return linear_of_weights(info, in_dims, input, weight, bias, source), 0
-
-
-def linear_of_weights(
-    info: Any, in_dims: Dims, input: Tensor, weight: Tensor, bias: Tensor | None, source: str
-) -> Tensor:
-    """`linear` with a weight or bias for each example."""
-    rows = front(input, in_dims[0], 0)
-    leading = rows.shape[:-1] if in_dims[0] is None else rows.shape[1:-1]
-    batch = () if in_dims[0] is None else rows.shape[:1]
-    rows = rows.reshape(*batch, math.prod(leading), rows.shape[-1])
-    matrix = front(weight, in_dims[1], 0).mT
-    dims = (None if in_dims[0] is None else 0, None if in_dims[1] is None else 0)
-    operands = [] if bias is None else [bias]
-    out, _ = epilogue(info, (*dims, in_dims[2:3]), rows, matrix, operands, source)
-    return out.view(info.batch_size, *leading, out.shape[-1])
-
-
-def linear_forward(
-    info: Any,
-    in_dims: Dims,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-) -> Result:
-    stores = activation in _epilogues.PREACTIVATION_DERIVATIVES
-    out_dims = (0, 0 if stores else None)
-    if not any(dim is not None for dim in in_dims[1:]):
-        return OPS.linear_forward(front(input, in_dims[0], 0), weight, bias, activation), out_dims
-    source = _epilogues.linear(None, bias is not None)
-    preactivation = linear_of_weights(info, in_dims, input, weight, bias, source)
-    out = getattr(activations, activation or "identity")(preactivation)
-    return (out, preactivation if stores else input.new_empty(0)), out_dims
-
-
-def linear_weight_gradient(info: Any, in_dims: Dims, grad: Tensor, input: Tensor) -> Result:
-    batches = [
-        (x.expand(info.batch_size, *x.shape) if dim is None else front(x, dim, 0)).flatten(1, -2)
-        for x, dim in zip((grad, input), in_dims, strict=True)
-    ]
-    return product(batches[0].mT, batches[1]), 0
-
-
-def one_by_one(name: str) -> Callable[..., Result]:
-    """A rule that launches for each example: the sizes of groups differ between examples."""
-    operator = getattr(OPS, name)
-
-    def rule(info: Any, in_dims: Dims, *args: Any) -> Result:
-        def of(example: int) -> Tensor:
-            pairs = zip(args, in_dims, strict=True)
-            result: Tensor = operator(
-                *(x if dim is None else x.select(dim, example) for x, dim in pairs)
-            )
-            return result
-
-        return torch.stack([of(example) for example in range(info.batch_size)]), 0
-
-    return rule
-
-
-register(multiply, "mm", "bmm")
-register(add, "addmm", "baddbmm")
-register(epilogue, "mm_epilogue")
-for name in ("int_mm", "mixed_mm", "scaled_mm"):
-    register(batched(getattr(OPS, name)), name)
-register(linear, "linear")
-register(linear_forward, "linear_forward")
-register(linear_weight_gradient, "linear_weight_grad")
-for name in ("grouped_mm", "grouped_mm_weight_grad", "scaled_grouped_mm"):
-    register(one_by_one(name), name)
+    outs = [of(example) for example in range(size)]
+    if isinstance(outs[0], Tensor):
+        return torch.stack(outs), 0
+    return [torch.stack(each) for each in zip(*outs, strict=True)], [0] * len(outs[0])

@@ -1,0 +1,154 @@
+"""``grouped_mm``, and the operator by which it differentiates."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cutlass_api.ops import _vmap
+from cutlass_api.ops._dense import check_differentiable
+from cutlass_api.ops._labels import SUMS, Rule
+from cutlass_api.ops._library import empty, launch, refuse
+from cutlass_api.ops._operator import OPS, Call, Gradient, Lowering, Operator
+
+
+def grouped_mm(
+    A: Tensor,
+    B: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Rows offs[g-1] to offs[g] of A (TotalM, K) times B[g], for B (G, K, N) and int32 offs (G,).
+
+    Rows of the output past offs[-1] are uninitialized, as those of ``torch._grouped_mm``.
+    """
+    if A.dim() != 2 or B.dim() != 3 or offs is None:
+        raise refuse(
+            "grouped_mm",
+            f"A has rank {A.dim()}, B rank {B.dim()}, and offs is "
+            f"{'missing' if offs is None else 'passed'}; pass A (TotalM, K), B (G, K, N) and offs "
+            "(G,), or call torch._grouped_mm, which computes other forms",
+        )
+    if bias is not None:
+        raise refuse("grouped_mm", "bias is not supported; add the rows of each group's bias")
+    check_offsets("grouped_mm", offs, B.shape[0])
+    out = empty(A, B, (A.shape[0], B.shape[2]), out_dtype)
+    return launch("grouped_mm", A, B, out=out, offsets=offs)
+
+
+def check_offsets(operator: str, offs: Tensor, groups: int) -> None:
+    if offs.dim() != 1 or offs.shape[0] != groups:
+        raise refuse(
+            operator,
+            f"offs has shape {list(offs.shape)}; pass the end row of each of {groups} groups",
+        )
+
+
+def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
+    """The gradient of grouped_mm's B: for each group, its rows of A, transposed, times its rows of
+    grad. The shape is (G, K, N).
+    """
+    if offs.dtype is not torch.int32:
+        raise refuse("grouped_mm_weight_grad", f"offs is {offs.dtype}; pass torch.int32")
+    groups, k, n = offs.shape[0], A.shape[1], grad.shape[1]
+    out = A.new_zeros(groups, k, n)
+    if isinstance(A, FakeTensor) or A.is_meta:
+        if groups > 0:  # check a group of all rows
+            launch("grouped_mm_weight_grad", A.mT, grad, out=out[0])
+        return out
+    # torch's kernel reads 16-byte rows of bfloat16, and the host need not know the offsets.
+    if A.is_cuda and A.dtype is grad.dtype is torch.bfloat16 and k % 8 == n % 8 == 0:
+        result: Tensor = torch.ops.aten._grouped_mm(A.mT, grad.contiguous(), offs=offs)
+        return result
+    start = 0
+    for group, end in enumerate(offs.tolist()):
+        if end > start:
+            rows = slice(start, end)
+            launch("grouped_mm_weight_grad", A[rows].mT, grad[rows], out=out[group])
+        start = end
+    return out
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+
+def save_grouped(ctx: Any, call: Call, output: Any) -> None:
+    check_differentiable(call)
+    ctx.save_for_backward(call.A, call.B, call.offs)
+
+
+def grouped_backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
+    A, B, offs = ctx.saved_tensors
+    grad = grad.to(A.dtype)
+    return {
+        "A": OPS.grouped_mm(grad, B.mT, offs) if needs.A else None,
+        "B": OPS.grouped_mm_weight_grad(A, grad, offs) if needs.B else None,
+    }
+
+
+def save_weight_gradient(ctx: Any, call: Call, output: Any) -> None:
+    ctx.save_for_backward(call.A, call.grad, call.offs)
+
+
+def weight_gradient_backward(ctx: Any, needs: Call, of_b: Tensor) -> dict[str, Any]:
+    A, grad, offs = ctx.saved_tensors
+    return {
+        "A": OPS.grouped_mm(grad, of_b.mT, offs) if needs.A else None,
+        "grad": OPS.grouped_mm(A, of_b, offs) if needs.grad else None,
+    }
+
+
+def grouped_flops(call: Call) -> Any:
+    """Each row of A (TotalM, K) times one matrix of (G, K, N), or of grad (TotalM, N)."""
+    a, b = call.factors
+    rows, depth = a
+    return 2 * rows * depth * b[-1]
+
+
+def grouped_labels(call: Call) -> Rule:
+    # Offsets count the rows of all shards, so that `m` and `g` stay whole.
+    inputs = {"A": ("m", "k"), "B": ("g", "k", "n"), "offs": ("g",)}
+    return Rule([("m", "n")], inputs, whole=["m"], sums=SUMS, factors=call.operator.factors)
+
+
+def weight_gradient_labels(call: Call) -> Rule:
+    # The sum is over `m`, and `k` is a dimension of the output.
+    inputs = {"A": ("m", "k"), "grad": ("m", "n"), "offs": ("g",)}
+    return Rule([("g", "k", "n")], inputs, whole=["g"], factors=call.operator.factors)
+
+
+def grouped_lowering(call: Call) -> Lowering | None:
+    if call.offs is None or call.bias is not None:
+        return None
+    return Lowering(out_dtype=call.out_dtype, offsets="offs")
+
+
+OPERATORS = (
+    Operator(
+        schema="grouped_mm(Tensor A, Tensor B, Tensor? offs=None, Tensor? bias=None, "
+        "ScalarType? out_dtype=None) -> Tensor",
+        compute=grouped_mm,
+        factors=("A", "B"),
+        gradient=Gradient(save_grouped, grouped_backward),
+        vmap=_vmap.one_by_one,  # the sizes of groups differ between examples
+        flops=grouped_flops,
+        sharding=grouped_labels,
+        autocast=("A", "B"),
+        has_out=False,
+        lowering=grouped_lowering,
+        summary="groups of A's rows, each times its own B, as `torch._grouped_mm`",
+    ),
+    Operator(
+        schema="grouped_mm_weight_grad(Tensor A, Tensor grad, Tensor offs) -> Tensor",
+        compute=grouped_mm_weight_grad,
+        factors=("A", "grad"),
+        gradient=Gradient(save_weight_gradient, weight_gradient_backward),
+        vmap=_vmap.one_by_one,
+        flops=grouped_flops,
+        sharding=weight_gradient_labels,
+        autocast=("A", "grad"),
+        has_out=False,
+    ),
+)

@@ -1,0 +1,274 @@
+"""``linear``, and the two operators by which it differentiates."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from cutlass_api.fusion import activation as activations
+from cutlass_api.ops import _epilogues
+from cutlass_api.ops._dense import check_differentiable
+from cutlass_api.ops._evaluate import DERIVATIVES
+from cutlass_api.ops._labels import SUMS, Labels, Rule
+from cutlass_api.ops._library import empty, launch, refuse, rows_of
+from cutlass_api.ops._operator import OPS, Call, Gradient, Operator, Through
+from cutlass_api.ops._vmap import Result, front
+
+
+def linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """activation(input @ weight.T + bias), in one launch.
+
+    input (*, K), weight (N, K), bias (N,) or None, activation a name of
+    ``cutlass_api.fusion.activation`` or None.
+    """
+    out = linear_output(input, weight) if out is None else out
+    epilogue = None
+    if bias is not None or activation is not None:
+        epilogue = _epilogues.linear(activation, bias is not None)
+    launch_linear(input, weight, bias, matrix(out), epilogue)
+    return out
+
+
+def linear_forward(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """``linear`` where a gradient is needed: the output, and what its derivative depends on.
+
+    The second output is input @ weight.T + bias, stored by the same launch, or empty if the
+    derivative of the activation depends on the output alone.
+    """
+    if activation not in _epilogues.PREACTIVATION_DERIVATIVES:
+        return linear(input, weight, bias, activation), input.new_empty(0)
+    out, preactivation = linear_output(input, weight), linear_output(input, weight)
+    epilogue = _epilogues.linear(activation, bias is not None, returns_preactivation=True)
+    launch_linear(input, weight, bias, (matrix(out), matrix(preactivation)), epilogue)
+    return out, preactivation
+
+
+def linear_weight_grad(grad: Tensor, input: Tensor) -> Tensor:
+    """The gradient of linear's weight: the sum of the outer products of the rows of grad (*, N) and
+    input (*, K). The shape is (N, K).
+    """
+    if grad.dim() == 0 or grad.shape[:-1] != input.shape[:-1]:
+        raise refuse(
+            "linear_weight_grad",
+            f"grad has shape {list(grad.shape)} and input {list(input.shape)}; pass tensors that "
+            "agree in all dimensions but the last",
+        )
+    rows, factors = rows_of(grad).mT, rows_of(input)
+    out = empty(rows, factors, (rows.shape[0], factors.shape[1]), None)
+    return launch("linear_weight_grad", rows, factors, out=out)
+
+
+def linear_output(input: Tensor, weight: Tensor) -> Tensor:
+    if input.dim() == 0 or weight.dim() != 2:
+        raise refuse(
+            "linear",
+            f"input has shape {list(input.shape)} and weight {list(weight.shape)}; pass an input "
+            "(*, K) and a weight (N, K)",
+        )
+    return empty(input, weight, (*input.shape[:-1], weight.shape[0]), None)
+
+
+def launch_linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor | tuple[Tensor, ...],
+    epilogue: str | None,
+) -> None:
+    operands = () if bias is None else (bias,)
+    launch("linear", rows_of(input), weight.t(), *operands, out=out, epilogue=epilogue)
+
+
+def matrix(out: Tensor) -> Tensor:
+    """All rows of an output as a matrix. Raises RuntimeError if they do not form a view."""
+    return out if out.dim() == 2 else out.view(math.prod(out.shape[:-1]), out.shape[-1])
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+def save_linear(ctx: Any, call: Call, output: Any) -> None:
+    check_differentiable(call)
+    out, preactivation = output
+    ctx.is_preactivation = call.activation in _epilogues.PREACTIVATION_DERIVATIVES
+    ctx.activation = call.activation or "identity"
+    saved = preactivation if ctx.is_preactivation else out
+    is_saved = ctx.activation != "identity"
+    ctx.save_for_backward(call.input, call.weight, saved if is_saved else None)
+    ctx.bias_dtype = None if call.bias is None else call.bias.dtype
+    ctx.set_materialize_grads(False)
+
+
+def linear_backward(
+    ctx: Any, needs: Call, grad: Tensor | None, grad_preactivation: Tensor | None
+) -> dict[str, Any]:
+    input, weight, saved = ctx.saved_tensors
+    if grad is not None:
+        grad = DERIVATIVES[ctx.activation](grad, saved)
+    if ctx.is_preactivation and grad_preactivation is not None:
+        grad = grad_preactivation if grad is None else grad + grad_preactivation
+    gradients: dict[str, Any] = {}
+    if grad is None:
+        return gradients
+    # Nothing is flattened: a DTensor may be sharded along any dimension.
+    if needs.input:
+        gradients["input"] = OPS.linear(grad.to(weight.dtype), weight.t()).to(input.dtype)
+    if needs.weight:
+        gradients["weight"] = OPS.linear_weight_grad(grad.to(input.dtype), input)
+    if needs.bias:
+        gradients["bias"] = grad.sum_to_size(grad.shape[-1:]).to(ctx.bias_dtype)
+    return gradients
+
+
+def save_weight_gradient(ctx: Any, call: Call, output: Any) -> None:
+    ctx.save_for_backward(call.grad, call.input)
+
+
+def weight_gradient_backward(ctx: Any, needs: Call, of_weight: Tensor) -> dict[str, Any]:
+    grad, input = ctx.saved_tensors
+    gradients = {}
+    if needs.grad:
+        gradients["grad"] = OPS.linear(input, of_weight)
+    if needs.input:
+        gradients["input"] = OPS.linear(grad, of_weight.t())
+    return gradients
+
+
+# ---- vmap ----------------------------------------------------------------------------------------
+
+
+def linear_examples(call: Call, dims: Call, size: int) -> Result:
+    if dims.weight is dims.bias is None:
+        return call.replace(input=front(call.input, dims.input)).run(), 0
+    return of_weights(call, dims, size, call.activation), 0
+
+
+def of_weights(call: Call, dims: Call, size: int, activation: str | None) -> Tensor:
+    """`linear` with a weight or bias for each example."""
+    rows, weight, bias = (
+        None if value is None else front(value, dim)
+        for value, dim in (
+            (call.input, dims.input),
+            (call.weight, dims.weight),
+            (call.bias, dims.bias),
+        )
+    )
+    assert rows is not None and weight is not None
+    leading = rows.shape[:-1] if dims.input is None else rows.shape[1:-1]
+    batch = () if dims.input is None else (size,)
+    rows = rows.reshape(*batch, math.prod(leading), rows.shape[-1])
+    if dims.input is dims.weight is None:
+        rows = rows.expand(size, *rows.shape)
+    if bias is not None and dims.bias is not None:
+        bias = bias.unsqueeze(1)
+    source = _epilogues.linear(activation, bias is not None)
+    operands = [] if bias is None else [bias]
+    out = OPS.mm_epilogue(rows, weight.mT, operands, source)
+    return out.view(size, *leading, out.shape[-1])
+
+
+def forward_examples(call: Call, dims: Call, size: int) -> Result:
+    stores = call.activation in _epilogues.PREACTIVATION_DERIVATIVES
+    out_dims = (0, 0 if stores else None)
+    if dims.weight is dims.bias is None:
+        return call.replace(input=front(call.input, dims.input)).run(), out_dims
+    preactivation = of_weights(call, dims, size, None)
+    out = getattr(activations, call.activation or "identity")(preactivation)
+    return (out, preactivation if stores else call.input.new_empty(0)), out_dims
+
+
+def weight_gradient_examples(call: Call, dims: Call, size: int) -> Result:
+    def rows(x: Tensor, dim: int | None) -> Tensor:
+        x = x.expand(size, *x.shape) if dim is None else front(x, dim)
+        return x.reshape(size, math.prod(x.shape[1:-1]), x.shape[-1])
+
+    return OPS.bmm(rows(call.grad, dims.grad).mT, rows(call.input, dims.input)), 0
+
+
+# ---- FLOPs and sharding --------------------------------------------------------------------------
+
+
+def linear_flops(call: Call) -> Any:
+    return 2 * math.prod(call.input) * call.weight[0]
+
+
+def weight_gradient_flops(call: Call) -> Any:
+    return 2 * math.prod(call.grad) * call.input[-1]
+
+
+def linear_labels(call: Call) -> Rule:
+    rows = tuple(f"m{at}" for at in range(len(call.input.shape) - 1))
+    inputs: dict[Any, Labels] = {"input": (*rows, "k"), "weight": ("n", "k")}
+    if call.bias is not None:
+        inputs["bias"] = ("n",)
+    is_linear = call.activation in (None, "identity")
+    return Rule(
+        [(*rows, "n")],
+        inputs,
+        sums=SUMS if is_linear else (),
+        factors=call.operator.factors if is_linear else (),
+        addends=[] if call.bias is None else ["bias"],
+    )
+
+
+def forward_labels(call: Call) -> Rule:
+    rule = linear_labels(call)
+    stores = call.activation in _epilogues.PREACTIVATION_DERIVATIVES
+    rule.outputs = [rule.outputs[0], rule.outputs[0] if stores else ()]
+    return rule
+
+
+def weight_gradient_labels(call: Call) -> Rule:
+    # The sum is over all rows: each of their dimensions counts as `k` of a product.
+    rows = tuple(f"k{at}" for at in range(len(call.grad.shape) - 1))
+    inputs: dict[Any, Labels] = {"grad": (*rows, "n"), "input": (*rows, "k")}
+    return Rule([("n", "k")], inputs, sums=rows, factors=call.operator.factors)
+
+
+OPERATORS = (
+    Operator(
+        schema="linear(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) "
+        "-> Tensor",
+        compute=linear,
+        factors=("input", "weight"),
+        # Computes what the gradient needs only if one is needed.
+        gradient=Through("linear_forward"),
+        vmap=linear_examples,
+        flops=linear_flops,
+        sharding=linear_labels,
+        autocast=("input", "weight", "bias"),
+        summary="activation(input @ weight.T + bias)",
+    ),
+    Operator(
+        schema="linear_forward(Tensor input, Tensor weight, Tensor? bias=None, "
+        "str? activation=None) -> (Tensor, Tensor)",
+        compute=linear_forward,
+        factors=("input", "weight"),
+        gradient=Gradient(save_linear, linear_backward),
+        vmap=forward_examples,
+        flops=linear_flops,
+        sharding=forward_labels,
+        autocast=("input", "weight", "bias"),
+        has_out=False,
+    ),
+    Operator(
+        schema="linear_weight_grad(Tensor grad, Tensor input) -> Tensor",
+        compute=linear_weight_grad,
+        factors=("grad", "input"),
+        gradient=Gradient(save_weight_gradient, weight_gradient_backward),
+        vmap=weight_gradient_examples,
+        flops=weight_gradient_flops,
+        sharding=weight_gradient_labels,
+        autocast=("grad", "input"),
+        has_out=False,
+    ),
+)

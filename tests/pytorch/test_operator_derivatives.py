@@ -1,0 +1,114 @@
+"""Derivatives of derivatives: nested transforms of `torch.func`, compiled autograd, and `out`."""
+
+import pytest
+import torch
+from cutlass_api.ops import OPERATORS
+from cutlass_api.ops._operator import Gradient, Through
+from support.operator_calls import EVERY, F8, integers, operator_of, randn, seed  # noqa: F401
+from torch import func
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+#: Calls of the operators with a gradient.
+DIFFERENTIABLE = {
+    name: EVERY[name]
+    for name, operator in OPERATORS.items()
+    if isinstance(operator.gradient, (Gradient, Through))
+} | {"mixed_mm": lambda t: (t(4, 8).bfloat16(), integers(8, 6))}
+differentiable = pytest.mark.parametrize("name", DIFFERENTIABLE)
+
+
+def loss_of(name):
+    """A scalar function of the first operand, with curvature, and that operand."""
+    leaves, spec = tree_flatten(DIFFERENTIABLE[name](randn))
+
+    def loss(x):
+        out = operator_of(name)(*tree_unflatten([x, *leaves[1:]], spec))
+        return ((out[0] if isinstance(out, tuple) else out).float() / 64).pow(3).sum()
+
+    return loss, leaves[0]
+
+
+def by_autograd(loss, x, order):
+    """The gradient of the sum of squares of the gradient, and so on, without transforms."""
+    x = x.detach().requires_grad_()
+    value = loss(x)
+    for _ in range(order):
+        (grad,) = torch.autograd.grad(value, x, create_graph=True)
+        value = grad.float().square().sum()
+    return grad.detach()
+
+
+@differentiable
+def test_nested_gradients(name):
+    loss, x = loss_of(name)
+    gradient = func.grad(loss)
+    torch.testing.assert_close(gradient(x), by_autograd(loss, x, 1))
+    for order in (2, 3):
+        inner = gradient
+        gradient = func.grad(lambda x, inner=inner: inner(x).float().square().sum())
+        expected = by_autograd(loss, x, order)
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(gradient(x), expected)
+
+
+@differentiable
+def test_gradients_around_gradients(name):
+    """A gradient by autograd of a gradient by `torch.func`, and one under `no_grad`."""
+    loss, x = loss_of(name)
+    outer = x.detach().requires_grad_()
+    func.grad(loss)(outer).float().square().sum().backward()
+    torch.testing.assert_close(outer.grad, by_autograd(loss, x, 2))
+
+    def constant(x):
+        with torch.no_grad():
+            inner = func.grad(loss)(x)
+        return (inner.float() * x.float()).sum()
+
+    torch.testing.assert_close(func.grad(constant)(x), by_autograd(loss, x, 1))
+
+
+@differentiable
+def test_jacobians_of_jacobians(name):
+    loss, x = loss_of(name)
+    hessian = func.jacrev(func.jacrev(loss))(x).float().flatten(x.dim()).flatten(0, x.dim() - 1)
+    product = (hessian @ func.grad(loss)(x).float().flatten()).view(x.shape)
+    expected = by_autograd(loss, x, 2).float()
+    assert (2 * product - expected).norm() <= 1e-2 * expected.norm()
+
+
+@differentiable
+def test_forward_mode_is_refused_inside_and_outside_of_gradients(name):
+    loss, x = loss_of(name)
+    for function in (func.grad(loss), loss):
+        with pytest.raises(RuntimeError, match="an operand has a tangent"):
+            func.jvp(function, (x,), (torch.ones_like(x),))
+    with pytest.raises(RuntimeError, match="an operand has a tangent"):
+        func.hessian(loss)(x)
+
+
+@differentiable
+def test_compiled_autograd(name):
+    loss, x = loss_of(name)
+    expected = by_autograd(loss, x, 1)
+    x = x.detach().requires_grad_()
+    torch._dynamo.reset()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        loss(x).backward()
+    torch.testing.assert_close(x.grad, expected)
+
+
+@pytest.mark.parametrize("name", [name for name, each in OPERATORS.items() if each.has_out])
+def test_out_counts_as_a_write(name):
+    """A backward that saved what `out` overwrites raises, as with torch's operators."""
+    operator, args = operator_of(name), EVERY[name](randn)
+    out = torch.zeros_like(operator(*args))
+    version = out._version
+    operator.out(*args, out=out)
+    assert out._version == version + 1
+    with torch.inference_mode():
+        operator.out(*args, out=torch.zeros_like(out))
+    if out.dtype.is_floating_point and out.dtype is not F8:
+        product = torch.ones_like(out).requires_grad_() * out
+        operator.out(*args, out=out)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()

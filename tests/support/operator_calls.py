@@ -1,0 +1,152 @@
+"""Calls of the operators of `torch.ops.cutlass_api`, for tests of all operators."""
+
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from cutlass_api.ops import OPERATORS, OPS
+
+BIAS_RELU = "def epilogue(accum, bias):\n    D = relu(accum + bias)\n    return D"
+#: An epilogue with every kind of operation that has a gradient.
+MANY = """
+def epilogue(accum, bias, other):
+    x = accum * 0.5 + bias
+    y = where(x > other, gelu(x) - other, silu(-x) / (1 + abs(other)))
+    z = maximum(y, tanh(x)) + cast(minimum(x, other), torch.float64) * sigmoid(accum)
+    D = z + exp(-square(x)) + sqrt(square(x) + 1.0)
+    return D
+"""
+SWIGLU = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D"
+F8 = torch.float8_e4m3fn
+
+
+def randn(*shape, dtype=torch.float32, device="cpu", requires_grad=False):
+    tensor = torch.randn(shape, device=device).to(dtype)
+    return tensor.requires_grad_(requires_grad)
+
+
+def integers(*shape, dtype=torch.int8, device="cpu"):
+    return torch.randint(0, 50, shape, device=device).to(dtype)
+
+
+def ends(*rows, device="cpu"):
+    return torch.tensor(rows, dtype=torch.int32, device=device)
+
+
+def groups(a, b, offs):
+    starts = [0, *offs.tolist()]
+    return torch.cat([a[i:j] @ b[g] for g, (i, j) in enumerate(pairwise(starts))])
+
+
+#: For each operator: its arguments, and the same by torch in the arguments' dtype.
+CASES = {
+    "mm": (lambda t: (t(4, 8), t(8, 6)), torch.mm),
+    "mm, transposed views": (lambda t: (t(8, 4).mT, t(6, 8).mT), torch.mm),
+    "mm, sliced": (lambda t: (t(4, 16)[:, ::2], t(8, 9)[:, 2:8]), torch.mm),
+    "bmm": (lambda t: (t(3, 4, 8), t(3, 8, 6)), torch.bmm),
+    "bmm, repeated": (lambda t: (t(1, 4, 8).expand(3, 4, 8), t(3, 6, 8).mT), torch.bmm),
+    "addmm": (lambda t: (t(4, 6), t(4, 8), t(8, 6)), torch.addmm),
+    "addmm, row": (lambda t: (t(6), t(4, 8), t(8, 6)), torch.addmm),
+    "baddbmm": (lambda t: (t(3, 4, 6), t(3, 4, 8), t(3, 8, 6)), torch.baddbmm),
+    "baddbmm, one": (lambda t: (t(1, 1, 6), t(3, 4, 8), t(3, 8, 6)), torch.baddbmm),
+    "linear": (lambda t: (t(4, 8), t(6, 8), t(6)), torch.nn.functional.linear),
+    "linear, no bias": (lambda t: (t(4, 8), t(6, 8)), torch.nn.functional.linear),
+    "linear, rank 1": (lambda t: (t(8), t(6, 8), t(6)), torch.nn.functional.linear),
+    "linear, rank 4": (lambda t: (t(2, 3, 4, 8), t(6, 8), t(6)), torch.nn.functional.linear),
+    "linear, strided": (
+        lambda t: (t(3, 4, 8).mT.contiguous().mT, t(8, 6).mT),
+        torch.nn.functional.linear,
+    ),
+    "linear, empty": (lambda t: (t(0, 3, 8), t(6, 8), t(6)), torch.nn.functional.linear),
+    "grouped_mm": (lambda t: (t(9, 8), t(3, 8, 6), ends(4, 4, 9)), groups),
+    "mm_epilogue": (
+        lambda t: (t(4, 8), t(8, 6), [t(6)], BIAS_RELU),
+        lambda a, b, rest, _: torch.relu(a @ b + rest[0]),
+    ),
+    "mm_epilogue, batches": (
+        lambda t: (t(3, 4, 8), t(8, 6), [t(3, 1, 6)], BIAS_RELU),
+        lambda a, b, rest, _: torch.relu(a @ b + rest[0]),
+    ),
+    # Of these shapes, by the CPU alone.
+    "mm_epilogue, dual": (
+        lambda t: (t(4, 8), t(8, 6), [t(8, 6)], SWIGLU),
+        lambda a, b, rest, _: torch.nn.functional.silu(a @ b) * (a @ rest[0]),
+    ),
+    "mm_epilogue, dual batches": (
+        lambda t: (t(3, 4, 8), t(6, 8).mT, [t(6, 8).mT], SWIGLU),
+        lambda a, b, rest, _: torch.nn.functional.silu(a @ b) * (a @ rest[0]),
+    ),
+}
+
+
+def operator_of(case):
+    return getattr(OPS, case.partition(",")[0])
+
+
+#: For each operator: arguments, of each kind that it takes.
+EVERY = {
+    **{name: make for name, (make, _) in CASES.items() if hasattr(OPS, name)},
+    "linear_forward": lambda t: (t(4, 8), t(6, 8), t(6), "gelu"),
+    "linear_weight_grad": lambda t: (t(2, 4, 6), t(2, 4, 8)),
+    "grouped_mm_weight_grad": lambda t: (t(9, 8), t(9, 6), ends(4, 4, 9)),
+    "int_mm": lambda t: (integers(4, 8), integers(8, 6)),
+    "mixed_mm": lambda t: (t(4, 8).half(), integers(8, 6), t(6).abs(), integers(6)),
+    "scaled_mm": lambda t: (t(4, 8).to(F8), t(8, 6).to(F8), t(4, 1).abs(), t(1).abs(), t(6)),
+    "scaled_grouped_mm": lambda t: (
+        *(t(9, 8).to(F8), t(3, 8, 6).to(F8)),
+        *(t(9, 1).abs(), t(3).abs(), ends(4, 4, 9)),
+    ),
+    "quantize": lambda t: (t(4, 8), torch.uint8, [1, 128]),
+}
+assert EVERY.keys() == OPERATORS.keys()
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+devices = pytest.mark.parametrize("device", DEVICES)
+cases = pytest.mark.parametrize("case", CASES)
+every = pytest.mark.parametrize("name", EVERY)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def dynamo():
+    """Forgets code that other tests compiled."""
+    torch._dynamo.reset()
+
+
+def each_operand(args, kind):
+    """The arguments with each tensor in turn, also in a list, replaced by one of another kind."""
+    flat, spec = torch.utils._pytree.tree_flatten(args)
+    for at, value in enumerate(flat):
+        if isinstance(value, torch.Tensor):
+            others = [*flat[:at], kind(value), *flat[at + 1 :]]
+            yield torch.utils._pytree.tree_unflatten(others, spec)
+
+
+def each_call(name, kind):
+    """Calls of an operator and of its overload `out`, each with one tensor of another kind."""
+    operator, args = operator_of(name), EVERY[name](randn)
+    for given in each_operand(args, kind):
+        yield name, partial(operator, *given)
+    if hasattr(operator, "out"):
+        for *given, out in each_operand((*args, operator(*args)), kind):
+            yield f"{name}.out", partial(operator.out, *given, out=out)
+
+
+def widened(value):
+    if isinstance(value, list):
+        return [widened(x) for x in value]
+    return (
+        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    )
+
+
+def moved(value, device):
+    if isinstance(value, list):
+        return [moved(x, device) for x in value]
+    return value.to(device) if isinstance(value, torch.Tensor) else value
