@@ -128,7 +128,7 @@ fn failed(call: &'static str, result: CUresult) -> DriverError {
         }
     };
     DriverError::Call {
-        call: call.trim_end_matches("_v2"),
+        call: call.trim_end_matches("_v2").trim_end_matches("WithFlags"),
         name: describe(sys::cuGetErrorName),
         text: describe(sys::cuGetErrorString),
     }

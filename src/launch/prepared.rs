@@ -63,6 +63,7 @@ impl MainLaunch {
         Ok(MainLaunch { config: config.into(), block, pack })
     }
 
+    #[inline(always)]
     fn call<'a>(&'a self, function: Function, epilogue: &'a [u64]) -> KernelCall<'a> {
         KernelCall {
             function,
@@ -143,8 +144,8 @@ impl PreparedLaunch {
     /// The kernel call. None if the output is empty, or the launch is several kernel calls.
     #[inline(always)]
     pub fn call(&self) -> Option<KernelCall<'_>> {
-        let (main, function) = (self.main.as_ref()?, self.function?);
-        Some(main.call(function, &self.epilogue))
+        self.function
+            .and_then(|function| self.main.as_ref().map(|main| main.call(function, &self.epilogue)))
     }
 
     /// Enqueues the launch on a stream of its device, as a kernel or as its promoted graph.
@@ -154,10 +155,11 @@ impl PreparedLaunch {
     #[inline(always)] // into `Kernel.run`
     pub fn enqueue(&self, host: &impl Host, stream: u64) -> Result<(), DriverError> {
         host.unlocked(|| {
+            let call = self.call();
             // SAFETY: the program belongs to the kernel; the addresses are valid as documented
             // above.
             unsafe {
-                match &self.call() {
+                match &call {
                     Some(call) => self.promotion.enqueue(self.device, stream, call),
                     None => self.enqueue_kernels(stream),
                 }

@@ -13,25 +13,29 @@ pub(super) fn check_operands(
         check_device(name, view, out)?;
     }
     check_written("out", out)?;
-    match inputs.iter().find(|(_, view)| may_overlap(out, view)) {
-        Some((name, _)) => Err(ProblemError::Aliased { name }),
-        None => Ok(()),
+    for (name, view) in inputs {
+        if may_overlap(out, view) {
+            return Err(ProblemError::Aliased { name });
+        }
     }
+    Ok(())
 }
 
 /// Checks that an operand is on the output's device.
+#[inline(always)]
 pub(super) fn check_device(
     name: &'static str,
     view: &View,
     out: &View,
 ) -> Result<(), ProblemError> {
-    match (view.device, out.device) {
-        (device, out_device) if device == out_device => Ok(()),
-        (device, out_device) => Err(ProblemError::MixedDevices { name, device, out_device }),
+    if view.device == out.device {
+        return Ok(());
     }
+    Err(ProblemError::MixedDevices { name, device: view.device, out_device: out.device })
 }
 
 /// Checks that a kernel may write to an output, and that each element has its own memory.
+#[inline(always)]
 pub(super) fn check_written(name: &'static str, view: &View) -> Result<(), ProblemError> {
     if view.read_only {
         return Err(ProblemError::ReadOnly { name });
@@ -44,6 +48,7 @@ pub(super) fn check_written(name: &'static str, view: &View) -> Result<(), Probl
 }
 
 /// Whether writing one view may change the other. Views without memory never overlap.
+#[inline(always)]
 pub(super) fn may_overlap(output: &View, other: &View) -> bool {
     !output.fake && !other.fake && output.may_alias(other)
 }

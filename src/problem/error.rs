@@ -207,6 +207,7 @@ pub enum ProblemError {
 }
 
 impl ProblemError {
+    #[cold]
     pub(super) fn rank(name: &'static str, expected: &'static str, view: &View) -> ProblemError {
         let (rank, shape) = (view.rank, view.user_shape().to_vec());
         ProblemError::Rank { name, expected, rank, shape }
