@@ -24,5 +24,5 @@ pub use graph::{
 };
 pub use intern::{intern, intern_name};
 pub use operand_type::{Input, Step, TensorType};
-pub use scaling::{BlockScale, SWIZZLE, Scaling};
+pub use scaling::{BlockScale, SWIZZLE, SWIZZLED_TILE, Scaling, TILE_SCALES};
 pub use specialized::{Epilogue, Reduction, compute_type};

@@ -6,6 +6,11 @@ use serde::{Deserialize, Serialize};
 /// The name of the only swizzle of scales.
 pub const SWIZZLE: &str = "32x4x4";
 
+/// Rows and blocks along K of a tile of swizzled scales.
+pub const SWIZZLED_TILE: [i64; 2] = [128, 4];
+/// The scales of a tile of swizzled scales, which are contiguous.
+pub const TILE_SCALES: i64 = SWIZZLED_TILE[0] * SWIZZLED_TILE[1];
+
 /// The scales of both factors, A and B. In a graph, at least one factor has scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Scaling {
@@ -38,6 +43,21 @@ impl BlockScale {
     /// Whether one scale holds for all of K.
     pub fn is_whole(&self) -> bool {
         self.depth == BlockScale::WHOLE
+    }
+
+    /// The scales along the rows of A (columns of B) and along K, of extents `outer` and `k`.
+    pub fn counts(&self, outer: i64, k: i64) -> [i64; 2] {
+        let blocks = |size: i64, extent: u32| (size + i64::from(extent) - 1) / i64::from(extent);
+        // Kernels read the scale of all of K, also if K is 0.
+        [blocks(outer, self.extent), if self.is_whole() { 1 } else { blocks(k, self.depth) }]
+    }
+
+    /// The offset of a swizzled scale, in elements: rows 32 apart are adjacent. `tiles_step`: from
+    /// one row of tiles to the next.
+    pub fn swizzled_offset(tiles_step: i64, row: i64, deep: i64) -> i64 {
+        let [rows, across] = SWIZZLED_TILE;
+        let in_tile = row % 32 * (4 * across) + row % rows / 32 * across + deep % across;
+        row / rows * tiles_step + deep / across * TILE_SCALES + in_tile
     }
 }
 

@@ -2,11 +2,8 @@
 
 use super::check::check_device;
 use super::{Problem, ProblemError};
-use crate::epilogue::{BlockScale, Scaling};
+use crate::epilogue::{BlockScale, SWIZZLED_TILE, Scaling, TILE_SCALES};
 use crate::operand::{DType, View};
-
-/// Rows and columns of a tile of swizzled scales, and its elements.
-const TILE: [i64; 2] = [128, 4];
 
 /// The element types of scales, and of zero points.
 const SCALE_TYPES: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::E8M0];
@@ -57,11 +54,10 @@ pub fn scale_view(
     let [_, rows, columns] = scaled.shape;
     let (outer, k) = if is_a { (rows, columns) } else { (columns, rows) };
     let oriented = |outer: i64, deep: i64| if is_a { [outer, deep] } else { [deep, outer] };
-    let (extent, depth) = (i64::from(of.extent), i64::from(of.depth));
-    // Kernels read the scale of all of K, also if K is 0.
-    let (depth, deep) = if of.is_whole() { (-1, 1) } else { (depth, ceil_div(k, depth)) };
-    let block = oriented(extent, depth);
-    let blocks = oriented(ceil_div(outer, extent), deep);
+    let depth = if of.is_whole() { -1 } else { i64::from(of.depth) };
+    let block = oriented(i64::from(of.extent), depth);
+    let [down, across] = of.counts(outer, k);
+    let blocks = oriented(down, across);
     let refuse = |expected: [i64; 2], layout: &str| ProblemError::ScaleShape {
         name,
         shape: view.user_shape().to_vec(),
@@ -72,13 +68,12 @@ pub fn scale_view(
     let matrices = scaled.shape[0];
     if of.is_swizzled {
         // Swizzled scales of B are those of its transpose.
-        let [down, across] = if is_a { blocks } else { [blocks[1], blocks[0]] };
-        let tiles = [ceil_div(down, TILE[0]), ceil_div(across, TILE[1])];
-        let row = TILE[0] * TILE[1] * tiles[1];
+        let tiles = [ceil_div(down, SWIZZLED_TILE[0]), ceil_div(across, SWIZZLED_TILE[1])];
+        let row = TILE_SCALES * tiles[1];
         let size = tiles[0] * row;
         let is_shared = view.numel() == size;
         if !view.is_row_major() || !(is_shared || view.numel() == size * matrices) {
-            let expected = [tiles[0] * TILE[0], tiles[1] * TILE[1]];
+            let expected = [tiles[0] * SWIZZLED_TILE[0], tiles[1] * SWIZZLED_TILE[1]];
             return Err(refuse(expected, ", contiguous and padded to tiles of 128 x 4"));
         }
         let step = if is_shared { 0 } else { size };

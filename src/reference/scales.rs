@@ -62,7 +62,7 @@ unsafe fn scale(
     let element = |input: u32, along: i64, deep: i64, none: f64| {
         let Some(Value::Tensor(view)) = bound.inputs.get(input as usize) else { return none };
         let offset = match (of.is_swizzled, is_a) {
-            (true, _) => swizzled_offset(view, along, deep),
+            (true, _) => BlockScale::swizzled_offset(view.stride[1], along, deep),
             (false, true) => view.stride[1] * along + view.stride[2] * deep,
             (false, false) => view.stride[1] * deep + view.stride[2] * along,
         };
@@ -83,15 +83,6 @@ unsafe fn scale(
             k = end;
         }
     }
-}
-
-/// The offset of a scale in tiles of 128 x 4, in elements. Rows 32 apart are adjacent.
-fn swizzled_offset(view: &View, along: i64, deep: i64) -> i64 {
-    view.stride[1] * (along / 128)
-        + deep / 4 * 512
-        + along % 32 * 16
-        + along / 32 % 4 * 4
-        + deep % 4
 }
 
 /// # Safety
