@@ -1,16 +1,51 @@
-"""The layout of src/: short files, no import cycles, and folders that import downwards only."""
+"""The layout of the sources: short files, no circles of imports, and folders that import downwards
+only. A test file imports no other test file.
+"""
 
+import ast
 import re
+import subprocess
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-SRC = Path(__file__).parents[2] / "src"
+SRC, KERNELS, PYTHON = ROOT / "src", ROOT / "kernels", ROOT / "python"
 MAX_LINES = 500
-#: The folders from the top: each imports only later ones.
+#: The folders of src/ from the top: each imports only later ones.
 FLOORS = ["python", "tune", "launch", "compile", "kernel"]
 FLOORS += ["reference", "problem", "epilogue", "operand", "driver", "process"]
+#: The modules of cutlass_api from the top: each imports only those of later floors.
+PYTHON_FLOORS = [
+    {"__main__"},
+    {"_commands"},
+    {"bench"},
+    {"inductor"},
+    {"distributed", "quantize"},
+    {"ops"},
+    {"weights"},
+    {"providers", "profiling", "manifest"},
+    {"cuda", "explanation", "tuning", "utils"},
+    {"metadata", "inspection", "_stand_in"},
+    {"_batches", "_checks", "_dtypes", "_import_hooks", "_log", "_ranges", "_tables"},
+    {"arguments", "artifact", "config", "fusion", "kernel", "library", "status", "typing"},
+    {"_core"},
+]
+#: Imports that run up, each with its reason.
+UPWARDS = {("_stand_in", "inductor"): "in a process that has already imported Inductor"}
+#: The folders of kernels/ from the top; files beside them come first.
+KERNEL_FLOORS = ["", "ladder", "sm90", "quantize", "common"]
+#: Folders of src/kernel/ that import folders which import them.
+KERNEL_CIRCLES = {"cost": "the cost models read the configurations of their families"}
+#: Files to check, and those without a limit: the stub has as many lines as the extension has items.
+CHECKED = ("src", "kernels", "python", "tests", "benchmarks", "scripts")
+SOURCES = {".rs", ".cuh", ".cu", ".cpp", ".c", ".h", ".py", ".pyi"}
+UNLIMITED = {"python/cutlass_api/_core.pyi"}
+#: Files that are yet to be split.
+UNSPLIT = {"quantize", "_fusion", "test_epilogue", "test_trace", "test_gpu_epilogue", "faults"}
+UNSPLIT |= {"test_operators", "test_torch_compile", "test_inductor", "test_gpu_inductor"}
+UNSPLIT |= {"cuda", "arithmetic", "ptx"}
 
 #: Comments and strings, which contain no imports.
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|r(\#*)".*?"\1|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\\n])\'', re.S)
@@ -103,20 +138,35 @@ def imports(module):
     return {other for other in found if other not in (None, module)}
 
 
-@pytest.mark.parametrize(
-    "module", MODULES.values(), ids=lambda module: str(module.path.relative_to(SRC))
-)
-def test_files_are_short(module):
-    assert module.path.read_text().count("\n") <= MAX_LINES
+def tracked():
+    """The source files of the repository, or of a copy without git."""
+    listed = subprocess.run(["git", "ls-files", *CHECKED], cwd=ROOT, capture_output=True, text=True)
+    paths = [ROOT / line for line in listed.stdout.splitlines()]
+    paths = paths or [path for folder in CHECKED for path in (ROOT / folder).rglob("*")]
+    return [path for path in paths if path.suffix in SOURCES and path.exists()]
+
+
+def check_circles(graph, name):
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail("a circle of imports: " + " -> ".join(map(name, reversed(error.args[1]))))
+
+
+def test_files_are_short():
+    lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in tracked()}
+    assert len(lines) > 500 and "kernels/sm90.cuh" in lines
+    long = {path: count for path, count in lines.items() if count > MAX_LINES}
+    long = {path: count for path, count in long.items() if Path(path).stem not in UNSPLIT}
+    assert long.keys() <= UNLIMITED, long
+
+
+# src/
 
 
 def test_imports_form_no_circle():
     graph = {module: imports(module) for module in MODULES.values()}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        names = [str(module.path.relative_to(SRC)) for module in reversed(error.args[1])]
-        pytest.fail("a circle of imports: " + " -> ".join(names))
+    check_circles(graph, lambda module: str(module.path.relative_to(SRC)))
 
 
 def test_folders_import_downwards():
@@ -128,3 +178,135 @@ def test_folders_import_downwards():
         if module.place and FLOORS.index(module.place[0]) > FLOORS.index(other.place[0])
     ]
     assert not upwards
+
+
+def test_folders_of_kernels_form_no_circle():
+    graph = {}
+    for module in MODULES.values():
+        for other in imports(module):
+            if module.place[:1] == other.place[:1] == ("kernel",):
+                ours, theirs = (each.path.parent.name for each in (module, other))
+                if "kernel" not in (ours, theirs) and ours not in ({theirs} | {*KERNEL_CIRCLES}):
+                    graph.setdefault(ours, set()).add(theirs)
+    assert graph["sm90"] == {"cost"}, "families import no other family"
+    check_circles(graph, str)
+
+
+# kernels/
+
+
+def test_kernels_include_downwards():
+    graph = {}
+    for path in KERNELS.rglob("*.cuh"):
+        names = re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE)
+        graph[path] = {KERNELS / name for name in names}
+    assert all(path.exists() for paths in graph.values() for path in paths)
+
+    def floor(path):
+        return KERNEL_FLOORS.index("" if path.parent == KERNELS else path.parent.name)
+
+    upwards = [(a, b) for a, paths in graph.items() for b in paths if floor(a) > floor(b)]
+    assert not upwards and sum(map(len, graph.values())) > 100
+    check_circles(graph, lambda path: str(path.relative_to(KERNELS)))
+
+
+# Python.
+
+
+def python_imports(path, root):
+    """Modules that a file imports, each with whether the import is outside of functions. Imports
+    for a type checker do not count.
+    """
+    package = path.relative_to(root).parts[:-1]
+    found = []
+
+    def visit(node, at_start):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found.extend((tuple(alias.name.split(".")), at_start) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = package[: len(package) - child.level + 1] if child.level else ()
+                base += tuple(child.module.split(".")) if child.module else ()
+                found.extend(((*base, alias.name), at_start) for alias in child.names)
+            elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
+            is_function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            visit(child, at_start and not is_function)
+
+    visit(ast.parse(path.read_text()), True)
+    return found
+
+
+def python_graph(root, folder, *, lazy):
+    """Each file of a folder with the files of it that it imports, by their places below `root`.
+    Imports of an `__init__` are of what it exports, and it imports nothing.
+    """
+    places = {}
+    for path in (root / folder).rglob("*.py"):
+        *parents, name = path.relative_to(root).with_suffix("").parts
+        places[tuple(parents if name == "__init__" else [*parents, name])] = path
+    graph = {}
+    for place, path in places.items():
+        found = graph.setdefault(place, set())
+        for name, at_start in python_imports(path, root) if path.stem != "__init__" else ():
+            ends = [name[:end] for end in (len(name), len(name) - 1) if name[:end] in places]
+            if ends and (lazy or at_start) and ends[0] != place:
+                found.add(ends[0])
+            elif not ends and name[:2] == ("cutlass_api", "_core"):
+                found.add(name[:2])
+    return graph
+
+
+def dotted(place):
+    return ".".join(place)
+
+
+@pytest.mark.parametrize("root, folder", [(PYTHON, "cutlass_api"), (ROOT, "benchmarks")], ids=str)
+def test_python_imports_form_no_circle(root, folder):
+    graph = python_graph(root, folder, lazy=False)
+    assert sum(map(len, graph.values())) > 5
+    check_circles(graph, dotted)
+
+
+def test_python_modules_import_downwards():
+    floors = {name: at for at, names in enumerate(PYTHON_FLOORS) for name in names}
+    graph = python_graph(PYTHON, "cutlass_api", lazy=True)
+    assert {place[1] for place in graph if len(place) > 1} | {"_core"} == floors.keys()
+    upwards = [
+        f"{dotted(place)} imports {dotted(other)}"
+        for place, others in graph.items()
+        for other in others
+        if len(place) > 1
+        and len(other) > 1
+        and place[1] != other[1]
+        and (place[1], other[1]) not in UPWARDS
+        and floors[place[1]] >= floors[other[1]]
+    ]
+    assert not upwards
+
+
+def test_the_package_imports_nothing_around_it():
+    outside = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"python"}
+    names = {name[0] for path in PYTHON.rglob("*.py") for name, _ in python_imports(path, PYTHON)}
+    assert "torch" in names and not names & (outside | {"support", "stand_in"})
+
+
+# tests/
+
+
+#: An import of a test file, also in the text of a script.
+OF_A_TEST = re.compile(r"^\s*(?:from|import) (?:\w+\.)*(test_\w+)", re.MULTILINE)
+
+
+def test_test_files_import_no_other():
+    paths = list((ROOT / "tests").rglob("*.py"))
+    tests = {path.stem for path in paths if path.stem.startswith("test_")}
+    assert len(tests) > 60
+    for path in paths:
+        others = tests & {*OF_A_TEST.findall(path.read_text())} - {path.stem}
+        assert not others or path.stem in UNSPLIT, f"{path} imports {others}"
+
+
+def test_helpers_of_tests_form_no_circle():
+    for folder in ("support", "stand_in", "fuzz"):
+        check_circles(python_graph(ROOT / "tests", folder, lazy=False), dotted)
