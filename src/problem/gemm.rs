@@ -25,13 +25,17 @@ pub struct ProblemOptions {
 
 impl GemmProblem {
     /// A product before its operands are read.
-    pub const UNREAD: GemmProblem = GemmProblem {
-        a: View::UNREAD,
-        b: View::UNREAD,
-        out: View::UNREAD,
-        accumulator: DType::F32,
-        options: ProblemOptions { fast_sums: false, free_multiprocessors: 0 },
-    };
+    pub const UNREAD: GemmProblem = GemmProblem::unread(
+        DType::F32,
+        ProblemOptions { fast_sums: false, free_multiprocessors: 0 },
+    );
+
+    /// The same with an accumulator and options. Constructed in place.
+    #[inline(always)]
+    pub const fn unread(accumulator: DType, options: ProblemOptions) -> GemmProblem {
+        let (a, b, out) = (View::UNREAD, View::UNREAD, View::UNREAD);
+        GemmProblem { a, b, out, accumulator, options }
+    }
 
     pub fn new(a: View, b: View, out: View, accumulator: DType) -> Result<Self, ProblemError> {
         let problem = GemmProblem { a, b, out, accumulator, ..GemmProblem::UNREAD };

@@ -87,6 +87,7 @@ impl RuntimeArguments {
 }
 
 /// The options in `PerformanceControls`.
+#[inline(always)]
 fn options(py: Python<'_>, performance: Option<&Py<PyAny>>) -> PyResult<ProblemOptions> {
     let mut options = ProblemOptions::default();
     let Some(controls) = performance.map(|controls| controls.bind(py)) else { return Ok(options) };
@@ -187,11 +188,10 @@ arguments!(
      ValueError if the shapes do not match, the operands are on different devices, or out is\n\
      read-only.",
     [A = 0, B = 1, out = 2],
-    performance => Problem::Gemm(GemmProblem {
-        accumulator: dtype::accumulator_type(accumulator_type)?,
-        options: options(A.py(), performance)?,
-        ..GemmProblem::UNREAD
-    })
+    performance => Problem::Gemm(GemmProblem::unread(
+        dtype::accumulator_type(accumulator_type)?,
+        options(A.py(), performance)?
+    ))
 );
 arguments!(
     GroupedGemmArguments(A, B, out, accumulator_type, offsets),
