@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import cutlass_api
 import cutlass_api.ops
-from cutlass_api._dtypes import FLOAT8
+from cutlass_api._batches import broadcast_shape
 from cutlass_api.arguments import (
     EpilogueArguments,
     GemmArguments,
@@ -19,7 +20,6 @@ from cutlass_api.arguments import (
 )
 from cutlass_api.inductor import Options
 from cutlass_api.inductor import _candidates as ours
-from cutlass_api.inductor._nodes import has_hints
 from cutlass_api.inductor._options import options_in_force
 from cutlass_api.inductor._timing import time_alike
 from cutlass_api.inductor._torch import (
@@ -35,8 +35,9 @@ from cutlass_api.inductor._torch import (
     register_lowering,
     size_hints,
 )
-from cutlass_api.ops import _epilogues, _scales
+from cutlass_api.ops import OPERATORS, _scales
 from cutlass_api.ops._library import product_dtype
+from cutlass_api.ops._operator import Call, Lowering, Operator
 
 log = logging.getLogger(__name__)
 
@@ -127,133 +128,66 @@ def _lower(
     return result[0] if isinstance(result, tuple) else result
 
 
-def _row_major(A: Any, size: Sequence[Any], dtype: torch.dtype) -> FixedLayout:
-    """The layout of a row-major output on A's device."""
-    strides = FlexibleLayout.contiguous_strides(size)
-    return FixedLayout(A.get_device(), dtype, list(size), strides)
-
-
-def _layout_of_product(A: Any, B: Any, dtype: torch.dtype | None) -> FixedLayout:
-    """The layout of A @ B, each a matrix or a batch (`_library.product_shape`)."""
+def _layout_of(call: Call, product: Lowering) -> FixedLayout:
+    """The layout of the output: row-major, on A's device."""
+    A, B = call.factors
     a, b = A.get_size(), B.get_size()
-    batches = [size[0] for size in (a, b) if len(size) == 3]
-    batch = [next((size for size in batches if size != 1), 1)] if batches else []
-    dtype = dtype or product_dtype(A.get_dtype(), B.get_dtype())
-    return _row_major(A, [*batch, a[-2], b[-1]], dtype)
+    batch = [] if product.offsets else broadcast_shape(a[:-2], b[:-2])
+    size = [*batch, a[-2], b[-1]]
+    dtype = product.out_dtype or product_dtype(A.get_dtype(), B.get_dtype())
+    return FixedLayout(A.get_device(), dtype, size, FlexibleLayout.contiguous_strides(size))
 
 
-def _count() -> int:
-    return (options_in_force() or Options()).candidates
+def _product_of(call: Call) -> Lowering | None:
+    """What our kernels compute for a call of IR nodes; None if the operator has to, as for sizes
+    that depend on data."""
+
+    def symbolic(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return list(map(ours.symbolic, value))
+        return ours.symbolic(value)
+
+    shapes = {name: symbolic(getattr(call, name)) for name in call.operator.tensors}
+    assert call.operator.lowering is not None
+    try:
+        return call.operator.lowering(call.replace(**shapes))
+    except GuardOnDataDependentSymNode:
+        return None
 
 
-def _fused(
-    operator: Any,
-    factors: Sequence[Any],
-    operands: Sequence[Any],
-    epilogue: str | None,
-    layout: Any,
-    fast_sums: bool = False,
-) -> Any:
-    """The kernels that rank first, or the operations that the node replaces, whichever is faster;
-    None as for `_lower`.
+def _fused_arguments(product: Lowering) -> Callable[..., Any]:
+    """The arguments of a kernel from its output, factors and operands."""
 
-    For this comparison, the product is the fastest of ATEN's and ours. Triton's templates would
-    double the time of compilation; they take part once the operations are inlined.
-    """
-
-    def arguments(out: torch.Tensor, *inputs: torch.Tensor) -> Any:
-        a, b, *others = inputs
+    def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *operands: Any) -> Any:
         if out.dim() == 3:
             # A matrix is a factor of each product of the batch.
             a, b = (factor.expand(out.shape[0], *factor.shape[-2:]) for factor in (a, b))
         accumulator = ours.accumulator(a.dtype, b.dtype)
-        if epilogue is None:
+        if product.epilogue is None:
             return GemmArguments(a, b, out, accumulator_type=accumulator)
-        names = cutlass_api._core.trace_epilogue(epilogue).inputs
-        fused = EpilogueArguments(epilogue, D=out, **dict(zip(names, others, strict=True)))
-        return GemmArguments(
-            *(a, b, out, accumulator, fused), performance=PerformanceControls(fast_sums)
+        names = cutlass_api._core.trace_epilogue(product.epilogue).inputs
+        fused = EpilogueArguments(
+            product.epilogue, D=out, **dict(zip(names, operands, strict=True))
         )
+        performance = PerformanceControls(product.fast_sums)
+        return GemmArguments(a, b, out, accumulator, fused, performance=performance)
 
-    options: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue}
-    if fast_sums:
-        options["fast_sums"] = True
-
-    def choices(nodes: Sequence[Any]) -> list[Any]:
-        return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments, **options))
-
-    return _lower(operator, [*factors, *operands], layout, choices, "ATEN")
+    return arguments
 
 
-@register_lowering(torch.ops.cutlass_api.mm_epilogue.default, type_promotion_kind=None)
-def mm_epilogue(
-    A: Any, B: Any, operands: Sequence[Any], epilogue: str, *, out_dtype: Any = None
-) -> Any:
-    """A product with an epilogue (`_fused`)."""
-    operator = torch.ops.cutlass_api.mm_epilogue.default
-    layout = _layout_of_product(A, B, out_dtype)
-    result = _fused(operator, [A, B], operands, epilogue, layout)
-    if result is None:
-        fallback = fallback_handler(operator, add_to_fallback_set=False)
-        return fallback(A, B, operands, epilogue, out_dtype=out_dtype)
-    return result
+def _grouped_arguments(product: Lowering) -> Callable[..., Any]:
+    """The same of a grouped product, whose last operand is the offsets."""
 
+    def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *rest: Any) -> Any:
+        *scales, ends = rest
+        if product.epilogue is None:
+            return GroupedGemmArguments(a, b, out, "float32", ends)
+        operands, _ = _scales.grouped_operands("scaled_grouped_mm", a, b, *scales)
+        fused = EpilogueArguments(product.epilogue, D=out, **operands)
+        performance = PerformanceControls(product.fast_sums)
+        return GroupedGemmArguments(a, b, out, "float32", ends, fused, performance=performance)
 
-@register_lowering(torch.ops.cutlass_api.mixed_mm.default, type_promotion_kind=None)
-def mixed_mm(
-    A: Any, B: Any, scale: Any = None, zero_point: Any = None, *, out_dtype: Any = None
-) -> Any:
-    """A product of 16-bit numbers and 8-bit integers (`_fused`)."""
-    operator = torch.ops.cutlass_api.mixed_mm.default
-    layout = _layout_of_product(A, B, out_dtype)
-    result = None
-    a, b, factors = map(ours.symbolic, (A, B, scale))
-    # Zero points may repeat along K: the operator expands them.
-    if zero_point is None and all(value is None or has_hints(value) for value in (a, b, factors)):
-        named, blocks = _scales.mixed_operands(a, b, factors, None)
-        epilogue = _epilogues.scaled(*named, blocks=blocks) if named else None
-        operands = [] if scale is None else [scale]
-        result = _fused(operator, [A, B], operands, epilogue, layout)
-    if result is None:
-        fallback = fallback_handler(operator, add_to_fallback_set=False)
-        return fallback(A, B, scale, zero_point, out_dtype=out_dtype)
-    return result
-
-
-@register_lowering(torch.ops.cutlass_api.scaled_mm.default, type_promotion_kind=None)
-def scaled_mm(
-    A: Any,
-    B: Any,
-    scale_a: Any,
-    scale_b: Any,
-    bias: Any = None,
-    scale_result: Any = None,
-    out_dtype: Any = None,
-    use_fast_accum: bool = False,
-) -> Any:
-    """A scaled product of float8 (`_fused`)."""
-    operator = torch.ops.cutlass_api.scaled_mm.default
-    layout = _layout_of_product(A, B, out_dtype or A.get_dtype())
-    # As the operator: a scale of the result is for float8.
-    is_narrow = layout.dtype in FLOAT8
-    operands = {
-        "scale_a": scale_a,
-        "scale_b": scale_b,
-        "bias": bias,
-        "scale_result": scale_result if is_narrow else None,
-    }
-    present = {name: operand for name, operand in operands.items() if operand is not None}
-    result = None
-    a, b, of_a, of_b = map(ours.symbolic, (A, B, scale_a, scale_b))
-    if all(map(has_hints, (a, b, of_a, of_b))):
-        _, blocks = _scales.scaled_operands("scaled_mm", a, b, of_a, of_b, None)
-        epilogue = _epilogues.scaled(*present, blocks=blocks)
-        values = list(present.values())
-        result = _fused(operator, [A, B], values, epilogue, layout, fast_sums=use_fast_accum)
-    if result is None:
-        fallback = fallback_handler(operator, add_to_fallback_set=False)
-        return fallback(A, B, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
-    return result
+    return arguments
 
 
 def _even_groups(A: Any) -> Callable[[Any], torch.Tensor]:
@@ -267,66 +201,55 @@ def _even_groups(A: Any) -> Callable[[Any], torch.Tensor]:
     return offsets_like
 
 
-@register_lowering(torch.ops.cutlass_api.grouped_mm.default, type_promotion_kind=None)
-def grouped_mm(A: Any, B: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    """The grouped kernels that rank first, or ``aten._grouped_mm``, whichever is faster."""
-    operator = torch.ops.cutlass_api.grouped_mm.default
-    dtype = out_dtype or product_dtype(A.get_dtype(), B.get_dtype())
-    layout = _row_major(A, [A.get_size()[0], B.get_size()[-1]], dtype)
+def _lower_call(call: Call) -> Any:
+    """The kernels that rank first, or the operations that the node replaces, whichever is faster;
+    None as for `_lower`.
 
-    def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> Any:
-        return GroupedGemmArguments(a, b, out, "float32", ends)
+    For the comparison of matrix products, torch's product is the fastest of ATEN's and ours.
+    Triton's templates would double the time of compilation; they take part once the operations are
+    inlined. For grouped products, all backends take part.
+    """
+    product = _product_of(call)
+    if product is None:
+        return None
+    inputs = list(call.factors)
+    for name in product.operands:
+        value = getattr(call, name)
+        inputs += value if isinstance(value, (list, tuple)) else [value]
+    options: dict[str, Any] = {}
+    if product.epilogue is not None:
+        options["epilogue"] = product.epilogue
+    if product.fast_sums or (product.offsets and product.epilogue):
+        options["fast_sums"] = product.fast_sums
+    generators: dict[int, Any] = {}
+    choice, arguments = ours.GEMM, _fused_arguments(product)
+    if product.offsets:
+        generators[len(inputs)] = _even_groups(call.factors[0])
+        inputs.append(getattr(call, product.offsets))
+        choice = ours.SCALED_GROUPED if product.epilogue else ours.GROUPED
+        arguments = _grouped_arguments(product)
+    layout = _layout_of(call, product)
+    count = (options_in_force() or Options()).candidates
 
     def choices(nodes: Sequence[Any]) -> list[Any]:
-        return list(ours.callers(_count(), ours.GROUPED, nodes, layout, arguments))
+        return list(ours.callers(count, choice, nodes, layout, arguments, **options))
 
-    result = None
-    if offs is not None and bias is None:
-        result = _lower(operator, [A, B, offs], layout, choices, None, {2: _even_groups(A)})
-    if result is None:
-        return fallback_handler(operator, add_to_fallback_set=False)(A, B, offs, bias, out_dtype)
-    return result
+    overload = call.operator.overload
+    backends = None if product.offsets else "ATEN"
+    return _lower(overload, inputs, layout, choices, backends, generators or None)
 
 
-@register_lowering(torch.ops.cutlass_api.scaled_grouped_mm.default, type_promotion_kind=None)
-def scaled_grouped_mm(
-    A: Any,
-    B: Any,
-    scale_a: Any,
-    scale_b: Any,
-    offs: Any,
-    out_dtype: Any = None,
-    use_fast_accum: bool = False,
-) -> Any:
-    """The grouped kernels of float8 that rank first, or ``aten._scaled_grouped_mm``, whichever is
-    faster."""
-    operator = torch.ops.cutlass_api.scaled_grouped_mm.default
-    layout = _row_major(A, [A.get_size()[0], B.get_size()[-1]], out_dtype or A.get_dtype())
+def _register(operator: Operator) -> None:
+    def lower(*args: Any, **options: Any) -> Any:
+        result = _lower_call(operator.bind(args, options))
+        if result is None:
+            fallback = fallback_handler(operator.overload, add_to_fallback_set=False)
+            return fallback(*args, **options)
+        return result
 
-    inputs = [A, B, scale_a, scale_b, offs]
-    result = None
-    shapes = list(map(ours.symbolic, inputs))
-    if all(map(has_hints, shapes)):
-        named, blocks = _scales.grouped_operands("scaled_grouped_mm", *shapes[:4])
-        epilogue = _epilogues.scaled(*named, blocks=blocks)
+    register_lowering(operator.overload, type_promotion_kind=None)(lower)
 
-        def arguments(out: torch.Tensor, *values: torch.Tensor) -> Any:
-            a, b, of_a, of_b, offsets = values
-            operands, _ = _scales.grouped_operands("scaled_grouped_mm", a, b, of_a, of_b)
-            fused = EpilogueArguments(epilogue, D=out, **operands)
-            return GroupedGemmArguments(
-                *(a, b, out, "float32", offsets, fused),
-                performance=PerformanceControls(use_fast_accum),
-            )
 
-        def choices(nodes: Sequence[Any]) -> list[Any]:
-            options = {"epilogue": epilogue, "fast_sums": use_fast_accum}
-            return list(
-                ours.callers(_count(), ours.SCALED_GROUPED, nodes, layout, arguments, **options)
-            )
-
-        result = _lower(operator, inputs, layout, choices, None, {4: _even_groups(A)})
-    if result is None:
-        fallback = fallback_handler(operator, add_to_fallback_set=False)
-        return fallback(*inputs, out_dtype, use_fast_accum)
-    return result
+for operator in OPERATORS.values():
+    if operator.lowering is not None:
+        _register(operator)
