@@ -165,11 +165,9 @@ def symbolic(node: Any) -> torch.Tensor | None:
         return ir_node_to_tensor(node)
 
 
-def accumulator(*dtypes: torch.dtype) -> str:
+def accumulator(a: torch.dtype, b: torch.dtype) -> str:
     """The accumulator type of a product of these dtypes."""
-    if not any(dtype.is_floating_point for dtype in dtypes):
-        return "int32"
-    return "float64" if torch.float64 in dtypes else "float32"
+    return _core.product_dtypes(a, b)[1].name
 
 
 def is_static(*nodes: Any) -> bool:
