@@ -4,224 +4,7 @@
 // `run()` to the launch runs on any machine.
 //
 // The declarations follow the documentation of the CUDA driver API and of DLPack, as far as needed.
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-typedef int CUresult;
-enum {
-  SUCCESS = 0,
-  INVALID_VALUE = 1,
-  OUT_OF_MEMORY = 2,
-  NOT_INITIALIZED = 3,
-  INVALID_CONTEXT = 201,
-  INVALID_HANDLE = 400,
-  NOT_SUPPORTED = 801,
-  DEVICE_UNAVAILABLE = 46,
-  ILLEGAL_ADDRESS = 700,
-  CONTEXT_IS_DESTROYED = 709,
-  LAUNCH_FAILED = 719,
-  CAPTURE_UNSUPPORTED = 900
-};
-
-#define DEVICES 2
-#define PARAMETER_BYTES 4096
-
-// ---- state that tests read and set ----
-
-// A tensor map as the stand-in encodes it: the plain arguments, 128 bytes.
-typedef struct {
-  int32_t type, swizzle;
-  // 1 beyond the rank, as the box; strides are 0 there.
-  uint64_t address, extents[5], strides[4];
-  uint32_t box[5];
-  int32_t promotion;
-  uint32_t rank;
-  unsigned char padding[12];
-} TensorMap;
-_Static_assert(sizeof(TensorMap) == 128, "CUtensorMap");
-
-typedef struct {
-  unsigned grid[3], block[3], shared_bytes, cluster[3], overlapping;
-  uint64_t stream, context, kernel;
-  unsigned char parameters[PARAMETER_BYTES], more[PARAMETER_BYTES];
-} Launch;
-static Launch last;
-static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
-static char failing_call[64];
-static int failing_code;
-// The fault: calls are numbered from 1, and this one fails, and so do all later ones if it lasts.
-#define NUMBERED 8192
-static _Atomic uint64_t numbered;
-static const char* names[NUMBERED];
-static uint64_t faulty_call;
-static int faulty_code, fault_lasts;
-// Whether calls are numbered, or calls of some names or of this process fail.
-static int watched;
-// Whether this process is a fork of one that has called cuInit.
-static int is_forked;
-// The devices that were reset, as bits.
-static _Atomic unsigned reset_devices;
-static unsigned capability = 90;
-static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
-static _Atomic int blocking_milliseconds;
-// Whether the next destruction of a graph waits, or one waits.
-static _Atomic int hold_next, is_holding;
-static _Atomic uint64_t allocations, last_allocation;
-static int capturing, strict;
-static unsigned driver_version = 13000;
-// The emulator's functions, if launches are executed (emulated.py): load a program, run a grid,
-// describe the last error, allow memory and forbid it.
-static int64_t (*emulator_load)(const char*);
-static int (*emulator_launch)(int64_t, const unsigned*, const unsigned*, const unsigned*, unsigned,
-                              void* const*);
-static const char* (*emulator_fault)(void);
-static void (*emulator_allow)(uint64_t, uint64_t);
-static void (*emulator_forbid)(uint64_t);
-// The emulator's programs by the number of their library.
-#define PROGRAMS 65536
-static int64_t programs[PROGRAMS];
-static _Atomic uint64_t library_numbers;
-static _Atomic uint64_t graphs_open, graph_launches, misused;
-static _Atomic uint64_t pools_open, contexts_retained;
-// Each device's clock, which launches advance; streams, events and memory that exist.
-static _Atomic uint64_t nanoseconds[DEVICES], streams_open, events_open, memory_open;
-static uint64_t memory_left = UINT64_MAX;
-static int l2_bytes = 50 << 20;
-static int names_alike;
-static uint64_t skipped_launch = UINT64_MAX;
-
-uint64_t stand_in_launches(void) { return launches; }
-uint64_t stand_in_calls(void) { return calls; }
-uint64_t stand_in_open_contexts(void) { return contexts_pushed; }
-uint64_t stand_in_libraries(void) { return libraries_loaded; }
-uint64_t stand_in_last_stream(void) { return last.stream; }
-uint64_t stand_in_last_context(void) { return last.context; }
-uint64_t stand_in_allocations(void) { return allocations; }
-// Graphs and executable graphs that exist; and launches of graphs.
-uint64_t stand_in_open_graphs(void) { return graphs_open; }
-uint64_t stand_in_graph_launches(void) { return graph_launches; }
-// Calls that would invalidate a capture, or use a graph from two threads at once.
-uint64_t stand_in_misused(void) { return misused; }
-uint64_t stand_in_open_streams(void) { return streams_open; }
-uint64_t stand_in_open_events(void) { return events_open; }
-uint64_t stand_in_open_pools(void) { return pools_open; }
-uint64_t stand_in_retained_contexts(void) { return contexts_retained; }
-void stand_in_set_l2(int bytes) { l2_bytes = bytes; }
-// Blocks of memory of cuMemAlloc that exist, and how many more there may be.
-uint64_t stand_in_open_memory(void) { return memory_open; }
-void stand_in_limit_memory(uint64_t blocks) { memory_left = blocks; }
-// Names all devices alike.
-void stand_in_name_alike(void) { names_alike = 1; }
-// The next launch but this many does nothing: a kernel that writes no output.
-void stand_in_skip_launch(uint64_t after) { skipped_launch = launches + after; }
-void stand_in_emulate(void* load, void* launch, void* fault, void* allow, void* forbid) {
-  memcpy(&emulator_load, &load, sizeof load);
-  memcpy(&emulator_launch, &launch, sizeof launch);
-  memcpy(&emulator_fault, &fault, sizeof fault);
-  memcpy(&emulator_allow, &allow, sizeof allow);
-  memcpy(&emulator_forbid, &forbid, sizeof forbid);
-}
-void stand_in_set_driver_version(unsigned version) { driver_version = version; }
-uint64_t stand_in_last_allocation(void) { return last_allocation; }
-// Whether a stream is being captured. During a capture, some calls are prohibited.
-void stand_in_capture(int on) { capturing = on; }
-// Whether a launch fails if its stream belongs to another context than the current one.
-void stand_in_launch_in_current_context_alone(int on) { strict = on; }
-void stand_in_forget_allocations(void) { allocations = 0; }
-void stand_in_expect(unsigned bytes) { parameter_bytes = bytes; }
-unsigned stand_in_last_cluster(void) { return last.cluster[0] * last.cluster[1] * last.cluster[2]; }
-unsigned stand_in_last_overlapping(void) { return last.overlapping; }
-unsigned stand_in_last_grid(void) { return last.grid[0]; }
-unsigned stand_in_last_block(void) { return last.block[0]; }
-unsigned stand_in_last_shared_bytes(void) { return last.shared_bytes; }
-const unsigned char* stand_in_last_parameters(void) { return last.parameters; }
-// The second kernel parameter; its size is set with stand_in_expect_more.
-const unsigned char* stand_in_last_more(void) { return last.more; }
-// Sets the number of kernel parameters of up to 8 bytes, each recorded in a word; 0: one parameter
-// block.
-void stand_in_expect_words(unsigned words) { parameter_words = words; }
-const unsigned* stand_in_last_extents(int of) {
-  return of == 0 ? last.grid : of == 1 ? last.block : last.cluster;
-}
-void stand_in_expect_more(unsigned bytes) { more_bytes = bytes; }
-void stand_in_set_capability(unsigned cc) { capability = cc; }
-// Makes each launch take this long, as when the stream's queue is full.
-void stand_in_block(int milliseconds) { blocking_milliseconds = milliseconds; }
-// Makes the next destruction of an executable graph wait until it is released. After 5 seconds, the
-// wait ends as a misuse.
-void stand_in_hold_destruction(void) { hold_next = 1; }
-int stand_in_is_holding(void) { return is_holding; }
-void stand_in_release_destruction(void) { is_holding = 0; }
-
-// Calls of these names, separated by spaces, fail with this code; an empty string ends that.
-void stand_in_fail(const char* call, int code) {
-  snprintf(failing_call, sizeof failing_call, "%s", call);
-  failing_code = code;
-  watched = call[0] != 0;
-}
-// Numbers the calls from now on. The one of this number fails with this code, and so does every
-// later one if the fault lasts; 0 for none.
-void stand_in_fault(uint64_t call, int code, int lasts) {
-  faulty_call = call, faulty_code = code, fault_lasts = lasts;
-  numbered = 0;
-  watched = 1;
-}
-// Ends the fault. Returns how many calls were numbered; `stand_in_numbered` names them.
-uint64_t stand_in_end_fault(void) {
-  faulty_call = 0;
-  watched = failing_call[0] != 0;
-  return numbered;
-}
-const char* stand_in_numbered(uint64_t call) {
-  return call >= 1 && call <= numbered && call < NUMBERED ? names[call] : "";
-}
-
-static _Atomic int initialized;
-static void mark_child(void) {
-  is_forked = initialized;
-  watched |= is_forked;
-}
-// From now on, the driver does not survive a fork, as the real one. Without it, tests fork after
-// they have opened a device.
-void stand_in_end_in_forks(void) { pthread_atfork(0, 0, mark_child); }
-// Another library resets a device.
-void stand_in_reset(int device) { reset_devices |= 1u << device; }
-
-static CUresult watch(const char* name) {
-  if (is_forked) return NOT_INITIALIZED;
-  const uint64_t number = ++numbered;
-  if (number < NUMBERED) names[number] = name;
-  if (faulty_call != 0 && (number == faulty_call || (fault_lasts && number > faulty_call)))
-    return faulty_code;
-  if (failing_call[0] == 0) return SUCCESS;
-  const size_t length = strlen(name);
-  for (const char* at = failing_call; (at = strstr(at, name)) != 0; at += length)
-    if ((at == failing_call || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0))
-      return failing_code;
-  return SUCCESS;
-}
-static CUresult called(const char* name) {
-  ++calls;
-  return watched ? watch(name) : SUCCESS;
-}
-// At the start of each call of the driver.
-#define CALLED()                            \
-  do {                                      \
-    CUresult result_ = called(__func__);    \
-    if (result_ != SUCCESS) return result_; \
-  } while (0)
-// At the start of a call that releases something, which `stand_in_calls` leaves out.
-#define RELEASING()                                         \
-  do {                                                      \
-    CUresult result_ = watched ? watch(__func__) : SUCCESS; \
-    if (result_ != SUCCESS) return result_;                 \
-  } while (0)
+#include "cuda_state.h"
 
 // ---- the driver ----
 
@@ -401,7 +184,7 @@ CUresult cuTensorMapReplaceAddress(TensorMap* map, uint64_t address) {
 }
 CUresult cuMemPoolCreate(uint64_t* pool, const void* properties) {
   CALLED();
-  if (capturing) return CAPTURE_UNSUPPORTED;
+  if (capturing) return STREAM_CAPTURE_UNSUPPORTED;
   (void)properties;
   *pool = 0x9000;
   ++pools_open;
@@ -449,160 +232,9 @@ typedef struct {
   const LaunchAttribute* attributes;
   unsigned count;
 } LaunchConfig;
-// ---- graphs of one launch ----
 
-// A graph, its node, or its executable graph.
-typedef struct {
-  Launch launch;
-  int nodes;
-  _Atomic int launching;
-  // A capture: its launches take this long.
-  int captured;
-  uint64_t nanoseconds;
-} Graph;
-// As the driver API declares a kernel node.
-typedef struct {
-  uint64_t function;
-  unsigned grid[3], block[3], shared_bytes;
-  void **parameters, **extra;
-  uint64_t kernel, context;
-} Node;
-static _Thread_local int capture_mode;  // 0: global, 2: relaxed
+#include "cuda_graphs.h"
 
-CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
-  CALLED();
-  const int before = capture_mode;
-  capture_mode = *mode;
-  *mode = before;
-  return SUCCESS;
-}
-// Whether a capture prohibits the call: unless the thread's capture mode is relaxed.
-static int prohibited(void) {
-  const int is = capturing && capture_mode != 2;
-  misused += (uint64_t)is;
-  return is;
-}
-static Graph* new_graph(void) {
-  ++graphs_open;
-  return calloc(1, sizeof(Graph));
-}
-static CUresult free_graph(Graph* graph) {
-  if (prohibited()) return CAPTURE_UNSUPPORTED;
-  free(graph);
-  --graphs_open;
-  return SUCCESS;
-}
-static CUresult set_node(Launch* launch, const Node* node) {
-  if (node->extra != 0 || node->kernel != 0 || node->context != 0) return INVALID_VALUE;
-  memcpy(launch->grid, node->grid, sizeof launch->grid);
-  memcpy(launch->block, node->block, sizeof launch->block);
-  launch->shared_bytes = node->shared_bytes;
-  launch->context = node->function >> 32;
-  launch->kernel = node->function & UINT32_MAX;
-  memcpy(launch->parameters, node->parameters[0], parameter_bytes);
-  if (more_bytes != 0) memcpy(launch->more, node->parameters[1], more_bytes);
-  return SUCCESS;
-}
-CUresult cuGraphCreate(Graph** graph, unsigned flags) {
-  CALLED();
-  if (flags != 0) return INVALID_VALUE;
-  *graph = new_graph();
-  return SUCCESS;
-}
-CUresult cuGraphAddKernelNode_v2(Graph** node, Graph* graph, const void* before, size_t count,
-                                 const Node* parameters) {
-  CALLED();
-  if (before != 0 || count != 0 || graph->nodes++ != 0) return INVALID_VALUE;
-  for (unsigned at = 0; at < 3; ++at) graph->launch.cluster[at] = 1;
-  *node = graph;
-  return set_node(&graph->launch, parameters);
-}
-CUresult cuGraphKernelNodeSetAttribute(Graph* node, int attribute, const unsigned* value) {
-  CALLED();
-  if (attribute != 4) return INVALID_VALUE;  // cluster dimension
-  memcpy(node->launch.cluster, value, sizeof node->launch.cluster);
-  return SUCCESS;
-}
-CUresult cuGraphInstantiateWithFlags(Graph** executable, const Graph* graph,
-                                     unsigned long long flags) {
-  CALLED();
-  if (prohibited()) return CAPTURE_UNSUPPORTED;
-  if (flags != 0 || (graph->nodes != 1 && !graph->captured)) return INVALID_VALUE;
-  *executable = new_graph();
-  memcpy(*executable, graph, sizeof *graph);
-  return SUCCESS;
-}
-CUresult cuGraphExecKernelNodeSetParams_v2(Graph* executable, Graph* node, const Node* parameters) {
-  CALLED();
-  if (prohibited()) return CAPTURE_UNSUPPORTED;
-  if (current_context() != executable->launch.context) return INVALID_CONTEXT;
-  misused += executable->launching != 0;
-  if (executable == node) return INVALID_VALUE;
-  return set_node(&executable->launch, parameters);
-}
-CUresult cuGraphDestroy(Graph* graph) {
-  CALLED();
-  return free_graph(graph);
-}
-static void hold(void) {
-  if (!atomic_exchange(&hold_next, 0)) return;
-  is_holding = 1;
-  const struct timespec millisecond = {0, 1000000};
-  for (int waited = 0; is_holding && waited < 5000; ++waited) nanosleep(&millisecond, 0);
-  misused += (uint64_t)atomic_exchange(&is_holding, 0);
-}
-CUresult cuGraphExecDestroy(Graph* executable) {
-  CALLED();
-  hold();
-  return free_graph(executable);
-}
-// Stream handles that end in 0xE0 and up are a green context's.
-CUresult cuStreamGetGreenCtx(uint64_t stream, uint64_t* context) {
-  CALLED();
-  *context = (stream & 0xFF) >= 0xE0 ? 0xEE : 0;
-  return SUCCESS;
-}
-CUresult cuStreamIsCapturing(uint64_t stream, int* status) {
-  CALLED();
-  (void)stream;
-  *status = capturing;
-  return SUCCESS;
-}
-
-static void block(void) {
-  if (blocking_milliseconds) {
-    struct timespec pause = {blocking_milliseconds / 1000, blocking_milliseconds % 1000 * 1000000L};
-    nanosleep(&pause, 0);
-  }
-}
-// A stream belongs to a context; the default stream belongs to the current one.
-static uint64_t context_of(uint64_t stream) {
-  return stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
-}
-static int device_of(uint64_t stream) { return context_of(stream) == CONTEXT[1]; }
-CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
-  CALLED();
-  misused += (uint64_t)capturing;
-  if (capturing) return CAPTURE_UNSUPPORTED;
-  misused += graph->launching++ != 0;
-  block();
-  nanoseconds[device_of(stream)] += graph->nanoseconds;
-  if (graph->captured) {
-    --graph->launching;
-    return SUCCESS;
-  }
-  const CUresult result = context_of(stream) != graph->launch.context ? INVALID_CONTEXT : SUCCESS;
-  if (result == SUCCESS) {
-    ++launches;
-    ++graph_launches;
-    memcpy(&last, &graph->launch, offsetof(Launch, parameters));
-    memcpy(last.parameters, graph->launch.parameters, parameter_bytes);
-    if (more_bytes != 0) memcpy(last.more, graph->launch.more, more_bytes);
-    last.stream = stream;
-  }
-  --graph->launching;
-  return result;
-}
 // ---- streams, memory and times ----
 
 // The capture on each device, if there is one.
@@ -630,7 +262,7 @@ CUresult cuStreamDestroy_v2(uint64_t stream) {
 }
 CUresult cuCtxSynchronize(void) {
   CALLED();
-  return capturing ? CAPTURE_UNSUPPORTED : SUCCESS;
+  return capturing ? STREAM_CAPTURE_UNSUPPORTED : SUCCESS;
 }
 CUresult cuStreamSynchronize(uint64_t stream) {
   CALLED();
@@ -794,41 +426,16 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
   return SUCCESS;
 }
 CUresult cuGetErrorName(CUresult error, const char** text) {
+#define ERROR(name, code)        \
+  case code:                     \
+    *text = "CUDA_ERROR_" #name; \
+    return SUCCESS;
   switch (error) {
-    case INVALID_VALUE:
-      *text = "CUDA_ERROR_INVALID_VALUE";
-      break;
-    case OUT_OF_MEMORY:
-      *text = "CUDA_ERROR_OUT_OF_MEMORY";
-      break;
-    case NOT_INITIALIZED:
-      *text = "CUDA_ERROR_NOT_INITIALIZED";
-      break;
-    case CONTEXT_IS_DESTROYED:
-      *text = "CUDA_ERROR_CONTEXT_IS_DESTROYED";
-      break;
-    case INVALID_CONTEXT:
-      *text = "CUDA_ERROR_INVALID_CONTEXT";
-      break;
-    case INVALID_HANDLE:
-      *text = "CUDA_ERROR_INVALID_HANDLE";
-      break;
-    case DEVICE_UNAVAILABLE:
-      *text = "CUDA_ERROR_DEVICE_UNAVAILABLE";
-      break;
-    case ILLEGAL_ADDRESS:
-      *text = "CUDA_ERROR_ILLEGAL_ADDRESS";
-      break;
-    case CAPTURE_UNSUPPORTED:
-      *text = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
-      break;
-    case LAUNCH_FAILED:
-      *text = "CUDA_ERROR_LAUNCH_FAILED";
-      break;
+    ERRORS(ERROR)
     default:
       return INVALID_VALUE;
   }
-  return SUCCESS;
+#undef ERROR
 }
 CUresult cuGetErrorString(CUresult error, const char** text) {
   const int described = error == LAUNCH_FAILED && emulator_fault != 0;
@@ -836,87 +443,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return SUCCESS;
 }
 
-// ---- tensors on a device that does not exist ----
-
-typedef struct { int32_t device_type, device_id; } Device;
-typedef struct {
-  void* data;
-  Device device;
-  int32_t rank;
-  struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-  } dtype;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-} Tensor;
-
-// The tensors that were described last, by the address of the test's Python object.
-#define TENSORS 64
-static struct {
-  void* object;
-  uint64_t described;  // the number of this description; 0 for none
-  Tensor tensor;
-  int64_t shape[3], strides[3];
-} tensors[TENSORS];
-static uint64_t descriptions;
-// ctypes releases the GIL while it describes a tensor.
-static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t current_stream;
-
-void stand_in_describe(void* object, uint64_t data, int device, int rank, int code, int bits,
-                       const int64_t* shape, const int64_t* strides) {
-  pthread_mutex_lock(&describing);
-  int at = 0;
-  for (int other = 0; other < TENSORS; ++other) {
-    if (tensors[other].object == object) {
-      at = other;
-      break;
-    }
-    if (tensors[other].described < tensors[at].described) at = other;
-  }
-  tensors[at].object = object;
-  tensors[at].described = ++descriptions;
-  memcpy(tensors[at].shape, shape, sizeof(int64_t) * (size_t)rank);
-  memcpy(tensors[at].strides, strides, sizeof(int64_t) * (size_t)rank);
-  Tensor* tensor = &tensors[at].tensor;
-  tensor->data = (void*)data;
-  tensor->device.device_type = 2;  // kDLCUDA
-  tensor->device.device_id = device;
-  tensor->rank = rank;
-  tensor->dtype.code = (uint8_t)code;
-  tensor->dtype.bits = (uint8_t)bits;
-  tensor->dtype.lanes = 1;
-  tensor->shape = tensors[at].shape;
-  tensor->strides = tensors[at].strides;
-  tensor->byte_offset = 0;
-  pthread_mutex_unlock(&describing);
-}
-void stand_in_set_current_stream(uint64_t stream) { current_stream = stream; }
-
-// No thread describes `object` meanwhile. Hence no lock, whose instructions would count as those of
-// the hot path.
-static int view(void* object, Tensor* out) {
-  for (int at = 0; at < TENSORS; ++at) {
-    if (tensors[at].object == object) {
-      *out = tensors[at].tensor;
-      return 0;
-    }
-  }
-  return -1;
-}
-static int stream(int device_type, int32_t device, void** out) {
-  (void)device_type, (void)device;
-  *out = (void*)current_stream;
-  return 0;
-}
-static const struct {
-  uint32_t major, minor;
-  void *previous, *allocate, *export_managed, *import_managed;
-  int (*view)(void*, Tensor*);
-  int (*stream)(int, int32_t, void**);
-} table = {1, 3, 0, 0, 0, 0, view, stream};
-const void* stand_in_exchange_table(void) { return &table; }
+#include "cuda_tensors.h"
 
 // ---- breakpoints for count.c ----
 

@@ -45,7 +45,6 @@ UNLIMITED = {"python/cutlass_api/_core.pyi"}
 #: Files that are yet to be split.
 UNSPLIT = {"quantize", "_fusion", "test_epilogue", "test_trace", "test_gpu_epilogue", "faults"}
 UNSPLIT |= {"test_operators", "test_torch_compile", "test_inductor", "test_gpu_inductor"}
-UNSPLIT |= {"cuda", "arithmetic", "ptx"}
 
 #: Comments and strings, which contain no imports.
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|r(\#*)".*?"\1|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\\n])\'', re.S)

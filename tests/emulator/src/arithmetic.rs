@@ -1,7 +1,7 @@
 //! Instructions of one thread: arithmetic, comparison and conversion.
 
 use crate::decode::{Binary, Comparison};
-use crate::ptx::Type;
+use crate::program::Type;
 
 /// A power of two that is a normal number.
 fn power_of_two(exponent: i32) -> f64 {
@@ -126,12 +126,12 @@ pub fn binary(operation: Binary, kind: Type, a: u64, b: u64) -> Option<u64> {
             Binary::Xor => a ^ b,
             _ => return None,
         },
-        Type::F32 => u64::from(float(operation, f32_of(a), f32_of(b))?.to_bits()),
-        Type::F64 => double(operation, f64_of(a), f64_of(b))?.to_bits(),
+        Type::F32 => u64::from(binary_f32(operation, f32_of(a), f32_of(b))?.to_bits()),
+        Type::F64 => binary_f64(operation, f64_of(a), f64_of(b))?.to_bits(),
         Type::F16 | Type::Bf16 => {
             let (decode, encode) = format_of(kind)?;
             let [x, y] = [a, b].map(|bits| f64::from(decode(bits as u16)));
-            u64::from(encode(double(operation, x, y)?))
+            u64::from(encode(binary_f64(operation, x, y)?))
         }
         Type::F16x2 | Type::Bf16x2 => {
             let half = |shift: u32| binary(operation, element_of(kind), a >> shift, b >> shift);
@@ -227,42 +227,25 @@ fn element_of(pair: Type) -> Type {
     }
 }
 
-fn double(operation: Binary, x: f64, y: f64) -> Option<f64> {
-    Some(match operation {
-        Binary::Add => x + y,
-        Binary::Sub => x - y,
-        Binary::Mul => x * y,
-        Binary::Div => x / y,
-        Binary::Min => x.min(y),
-        Binary::Max => x.max(y),
-        Binary::CopySign => y.copysign(x),
-        _ => return None,
-    })
-}
+/// Instructions of two and of one operand, in float32 and float64.
+macro_rules! float_operations {
+    ($binary:ident, $unary:ident, $float:ident) => {
+        fn $binary(operation: Binary, x: $float, y: $float) -> Option<$float> {
+            Some(match operation {
+                Binary::Add => x + y,
+                Binary::Sub => x - y,
+                Binary::Mul => x * y,
+                Binary::Div => x / y,
+                Binary::MaxNan | Binary::MinNan if x.is_nan() || y.is_nan() => $float::NAN,
+                Binary::Min | Binary::MinNan => x.min(y),
+                Binary::Max | Binary::MaxNan => x.max(y),
+                Binary::CopySign => y.copysign(x),
+                _ => return None,
+            })
+        }
 
-fn float(operation: Binary, x: f32, y: f32) -> Option<f32> {
-    Some(match operation {
-        Binary::Add => x + y,
-        Binary::Sub => x - y,
-        Binary::Mul => x * y,
-        Binary::Div => x / y,
-        Binary::Min => x.min(y),
-        Binary::Max => x.max(y),
-        Binary::MaxNan | Binary::MinNan if x.is_nan() || y.is_nan() => f32::NAN,
-        Binary::MaxNan => x.max(y),
-        Binary::MinNan => x.min(y),
-        Binary::CopySign => y.copysign(x),
-        _ => return None,
-    })
-}
-
-/// Instructions of one operand.
-pub fn unary(name: &str, kind: Type, a: u64) -> Option<u64> {
-    Some(match kind {
-        Type::Pred if name == "not" => a ^ 1,
-        Type::F32 => {
-            let x = f32_of(a);
-            let y = match name {
+        fn $unary(name: &str, x: $float) -> Option<$float> {
+            Some(match name {
                 "neg" => -x,
                 "abs" => x.abs(),
                 "rcp" => 1.0 / x,
@@ -274,21 +257,20 @@ pub fn unary(name: &str, kind: Type, a: u64) -> Option<u64> {
                 "cos" => x.cos(),
                 "tanh" => x.tanh(),
                 _ => return None,
-            };
-            u64::from(y.to_bits())
+            })
         }
-        Type::F64 => {
-            let x = f64_of(a);
-            let y = match name {
-                "neg" => -x,
-                "abs" => x.abs(),
-                "rcp" => 1.0 / x,
-                "sqrt" => x.sqrt(),
-                "rsqrt" => 1.0 / x.sqrt(),
-                _ => return None,
-            };
-            y.to_bits()
-        }
+    };
+}
+
+float_operations!(binary_f32, unary_f32, f32);
+float_operations!(binary_f64, unary_f64, f64);
+
+/// Instructions of one operand.
+pub fn unary(name: &str, kind: Type, a: u64) -> Option<u64> {
+    Some(match kind {
+        Type::Pred if name == "not" => a ^ 1,
+        Type::F32 => u64::from(unary_f32(name, f32_of(a))?.to_bits()),
+        Type::F64 => unary_f64(name, f64_of(a))?.to_bits(),
         Type::Bits(bytes) | Type::Signed(bytes) => {
             let z = match name {
                 "not" => !a,

@@ -1,7 +1,7 @@
 //! Barriers: named ones of a CTA, the one of a cluster, and mbarriers in shared memory.
 
 use crate::launch::{Barrier, Result, State};
-use crate::ptx::{Arg, Space};
+use crate::program::{Arg, Space};
 use crate::thread::{Next, Run};
 
 impl Run<'_> {

@@ -1,6 +1,6 @@
 //! What instructions do, read once from their words: the instructions that threads execute often.
 
-use crate::ptx::Type;
+use crate::program::Type;
 
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

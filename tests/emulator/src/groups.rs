@@ -2,7 +2,7 @@
 
 use crate::launch::{Cluster, Cta, Launch, Result, State};
 use crate::matrix;
-use crate::ptx::Arg;
+use crate::program::Arg;
 use crate::thread::Run;
 
 /// The instructions that whole warps and warpgroups execute.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 
 use crate::groups::Groups;
-use crate::ptx::Kernel;
+use crate::program::Kernel;
 use crate::thread::Run;
 
 /// An error of the program, with the instruction.

@@ -7,6 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `ptx.rs` | the parser: text to instructions with resolved registers, labels and symbols |
+//! | `program.rs` | a parsed program: types, operands, instructions |
 //! | `decode.rs` | what an instruction does, from its words |
 //! | `registers.rs` | the register allocation |
 //! | `launch.rs` | a launch: CTAs, clusters, the order in which threads run, hangs |
@@ -25,6 +26,7 @@ mod groups;
 mod launch;
 mod matrix;
 mod memory;
+mod program;
 mod ptx;
 mod registers;
 mod thread;
@@ -35,7 +37,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use launch::{Launch, Parameters};
 
-static KERNELS: Mutex<Vec<&'static ptx::Kernel>> = Mutex::new(Vec::new());
+static KERNELS: Mutex<Vec<&'static program::Kernel>> = Mutex::new(Vec::new());
 /// Memory that kernels may use, as pairs of start and end.
 static MEMORY: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 /// Why the last call failed.

@@ -12,7 +12,7 @@ use crate::arithmetic::{
 };
 use crate::launch::Result;
 use crate::memory::of_cta;
-use crate::ptx::{Arg, Space, Type};
+use crate::program::{Arg, Space, Type};
 use crate::thread::Run;
 use crate::tma::swizzled;
 

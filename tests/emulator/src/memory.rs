@@ -5,7 +5,7 @@
 
 use crate::arithmetic::signed;
 use crate::launch::{Launch, Result};
-use crate::ptx::{Arg, SHARED_BASE, Space, Type};
+use crate::program::{Arg, SHARED_BASE, Space, Type};
 use crate::thread::Run;
 
 /// Generic addresses of shared memory: these bits, then the address in the shared window.

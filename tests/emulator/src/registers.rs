@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Range;
 
-use crate::ptx::{Arg, Instruction, Kernel};
+use crate::program::{Arg, Instruction, Kernel};
 
 /// Renumbers the registers.
 pub fn allocate(mut kernel: Kernel) -> Kernel {

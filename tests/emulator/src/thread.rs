@@ -4,7 +4,7 @@ use crate::arithmetic::{self, unsigned};
 use crate::decode::{Binary, Comparison, Conversion, Operation};
 use crate::launch::{Cluster, Fault, Launch, Result, State, Thread};
 use crate::memory::{SHARED_WINDOW, of_cta};
-use crate::ptx::{Arg, Instruction, Space, Special, Type};
+use crate::program::{Arg, Instruction, Space, Special, Type};
 use crate::tma;
 
 /// Instructions of a thread before the next thread runs, so that a thread may poll.

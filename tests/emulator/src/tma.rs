@@ -4,7 +4,7 @@ use crate::arithmetic::convert;
 use crate::barriers::{arrive, complete};
 use crate::launch::Result;
 use crate::memory::{RANK_BIT, of_cta};
-use crate::ptx::{Arg, Space, Type};
+use crate::program::{Arg, Space, Type};
 use crate::thread::{Next, Run};
 
 impl Run<'_> {
