@@ -18,84 +18,10 @@ from pathlib import Path
 
 import pytest
 import stand_in
+from support.driver_calls import ALL, CALLS
 from support.helpers import run_python, start_python
 
-# The driver. tests/support/faults.py has the paths, and what is expected of each.
-
-#: The calls of the driver that each group of paths makes.
-CALLS = {
-    "opening": {
-        "cuInit",
-        "cuDriverGetVersion",
-        "cuDeviceGetCount",
-        "cuDeviceGet",
-        "cuDeviceGetName",
-        "cuDeviceGetAttribute",
-        "cuDevicePrimaryCtxRetain",
-    },
-    "run": {
-        "cuCtxGetCurrent",
-        "cuCtxPushCurrent_v2",
-        "cuCtxPopCurrent_v2",
-        "cuKernelGetFunction",
-        "cuKernelSetAttribute",
-        "cuLaunchKernelEx",
-        "cuLibraryGetKernel",
-        "cuLibraryLoadData",
-        "cuMemAllocFromPoolAsync",
-        "cuMemFreeAsync",
-        "cuMemPoolCreate",
-        "cuMemPoolSetAttribute",
-        "cuStreamGetCtx",
-        "cuTensorMapEncodeTiled",
-        "cuTensorMapReplaceAddress",
-    },
-    "graphs": {
-        "cuGraphAddKernelNode_v2",
-        "cuGraphCreate",
-        "cuGraphExecKernelNodeSetParams_v2",
-        "cuGraphInstantiateWithFlags",
-        "cuGraphKernelNodeSetAttribute",
-        "cuGraphLaunch",
-        "cuStreamGetGreenCtx",
-        "cuStreamIsCapturing",
-        "cuThreadExchangeStreamCaptureMode",
-    },
-    "products": {
-        "cuLaunchKernelEx",
-        "cuMemAllocFromPoolAsync",
-        "cuTensorMapEncodeTiled",
-    },
-    "tuner": {
-        "cuCtxSynchronize",
-        "cuEventCreate",
-        "cuEventDestroy_v2",
-        "cuEventElapsedTime",
-        "cuEventRecord",
-        "cuEventSynchronize",
-        "cuGetProcAddress_v2",
-        "cuGraphDestroy",
-        "cuGraphExecDestroy",
-        "cuMemAlloc_v2",
-        "cuMemFree_v2",
-        "cuMemcpyDtoDAsync_v2",
-        "cuMemcpyDtoHAsync_v2",
-        "cuMemsetD8Async",
-        "cuStreamBeginCapture_v2",
-        "cuStreamCreate",
-        "cuStreamDestroy_v2",
-        "cuStreamEndCapture",
-        "cuStreamSynchronize",
-    },
-}
-#: Calls that these paths make after another call has failed, or from another device.
-OTHER_CALLS = {
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuLibraryUnload",
-    "cuMemPoolDestroy",
-    "cuMemcpyPeerAsync",
-}
+# The driver. tests/support/fault_paths.py has the paths, and faults.py what is expected of each.
 
 
 @pytest.mark.parametrize("group", CALLS)
@@ -116,7 +42,7 @@ def test_no_call_of_the_driver_is_left_out() -> None:
     text = "".join(source.read_text() for source in folder.glob("*.rs"))
     used = {*re.findall(r"sys::(cu[A-Z]\w+)\(", text), "cuEventElapsedTime"}
     used |= {"cuGetErrorName", "cuGetErrorString"}
-    assert set().union(OTHER_CALLS, *CALLS.values()) == used
+    assert used == ALL
 
 
 def test_a_product_is_not_tuned_if_the_stream_is_unknown() -> None:

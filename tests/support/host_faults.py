@@ -21,7 +21,7 @@ import numpy as np
 from cutlass_api import _core
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
 
-from support import faults
+from support import fault_paths, faults
 
 # Processes are aborted, and write no core files.
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -94,7 +94,7 @@ def check_heap() -> None:
     """
     heap = ctypes.CDLL(os.environ["LD_PRELOAD"])
     heap.allocations.restype = ctypes.c_long
-    path = faults.PATHS["run"]["first run with tensor maps"]
+    path = fault_paths.PATHS["run"]["first run with tensor maps"]
     prepare = path.share()
     faults.forked(faults.without_fault, path, prepare)  # fills the cache on disk
 
@@ -135,16 +135,16 @@ def check_interpreter() -> None:
     """
     import _testcapi
 
-    a, b, out = faults.operands()
+    a, b, out = fault_paths.operands()
     args = GemmArguments(a, b, out, "float32")
-    kernel = faults.kernel_of("_tt", args)
+    kernel = fault_paths.kernel_of("_tt", args)
     artifact = kernel.compile(args)
     calls: dict[str, Callable[[], Any]] = {
         "arguments": lambda: GemmArguments(a, b, out, "float32"),
         "kernels": lambda: cutlass_api.get_kernels(args),
         "compile": lambda: kernel.compile(args),
-        "run": lambda: kernel.run(args, artifact, stream=faults.STREAM),
-        "bind": lambda: kernel.bind(args, artifact, faults.STREAM)(),
+        "run": lambda: kernel.run(args, artifact, stream=fault_paths.STREAM),
+        "bind": lambda: kernel.bind(args, artifact, fault_paths.STREAM)(),
         "matmul": lambda: cutlass_api.matmul(a, b, out=out),
     }
     refused = Counter[str]()
@@ -199,8 +199,8 @@ def check_large_buffers() -> None:
     kernel.run(args)
     assert (largest == 2).all()
 
-    faults.few_copies()
-    args = faults.gemm(16, 64, least // 2)
+    fault_paths.few_copies()
+    args = fault_paths.gemm(16, 64, least // 2)
     _core.TuningBenchmark(args, checks=False)
     refused(lambda: _core.TuningBenchmark(args, checks=True))
 
@@ -211,8 +211,8 @@ def check_threads() -> None:
     """
     heap = ctypes.CDLL(os.environ["LD_PRELOAD"])
     heap.refuse_threads(1)
-    args = faults.gemm(*faults.PACKED)
-    program = faults.kernel_of("_pp", args).compile(args).compiled_obj
+    args = fault_paths.gemm(*fault_paths.PACKED)
+    program = fault_paths.kernel_of("_pp", args).compile(args).compiled_obj
     assert program.cubin
     ones = np.ones((300, 300), np.float32)
     for refused in (1, 1, 0):
