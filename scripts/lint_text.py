@@ -5,7 +5,7 @@
 Lines with a comment, lines of docstrings and lines of Markdown end by column 100. Exempt are lines
 with a URL and, in Markdown, table rows and code fences without a language, which hold output.
 Words that describe how the code came to be, or that have a better term, are refused in comments,
-docstrings and Markdown outside code. Formatters check the rest of the code.
+docstrings, names of tests and Markdown outside code. Formatters check the rest of the code.
 """
 
 import ast
@@ -42,6 +42,8 @@ C_COMMENTS = re.compile(
     | (?P<comment> //[^\n]* | /\*.*?\*/ )""",
     re.DOTALL | re.VERBOSE,
 )
+#: The name of a test in Rust.
+RUST_TEST = re.compile(r"#\[test\]\s+fn (\w+)")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -54,6 +56,8 @@ def python_prose(text: str) -> Iterator[tuple[int, str]]:
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
     for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED[1:]) and node.name.lower().startswith("test"):
+            yield node.lineno, node.name.replace("_", " ")
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             docstring = node.body[0]
             yield from numbered(ast.get_source_segment(text, docstring) or "", docstring.lineno)
@@ -63,6 +67,8 @@ def c_prose(text: str) -> Iterator[tuple[int, str]]:
     for match in C_COMMENTS.finditer(text):
         if match["comment"]:
             yield from numbered(match["comment"], text.count("\n", 0, match.start()) + 1)
+    for match in RUST_TEST.finditer(text):
+        yield text.count("\n", 0, match.start(1)) + 1, match[1].replace("_", " ")
 
 
 def markdown_prose(text: str) -> Iterator[tuple[int, str]]:

@@ -51,7 +51,7 @@ def test_a_run_follows_memory_that_moved(change, name):
 
 @pytest.mark.parametrize("name", ["A", "B", "out"])
 @pytest.mark.parametrize("change", MISFITS.values(), ids=MISFITS)
-def test_a_run_refuses_what_no_longer_fits(change, name):
+def test_a_run_refuses_operands_that_do_not_fit_any_more(change, name):
     assert changed_after(change, name)[1]
 
 

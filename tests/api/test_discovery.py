@@ -74,7 +74,7 @@ def test_the_order_is_the_same_in_every_process():
 
 
 @pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
-def test_a_compute_capability_alone_gives_its_gpu_kernels(cc):
+def test_a_compute_capability_alone_finds_its_gpu_kernels(cc):
     found = cutlass_api.get_kernels(cc=cc)
     assert found
     assert all(80 <= kernel.metadata.min_cc <= cc for kernel in found)
@@ -173,7 +173,7 @@ def test_wrong_arguments_are_named():
         cutlass_api.get_kernels(3)
 
 
-def test_all_that_is_asked_for_holds_together():
+def test_all_filters_hold_together():
     found = cutlass_api.get_kernels(
         fake_gemm(),
         metadata_filter=lambda m: m.design.tile_shape[0] <= 64,

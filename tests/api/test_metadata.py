@@ -133,7 +133,7 @@ def test_what_built_in_kernels_say(kernel):
         described.min_cc = 70
 
 
-def test_the_name_tells_what_the_metadata_says():
+def test_the_name_describes_the_metadata():
     for kernel in cutlass_api.get_kernels(cc=90):
         described = kernel.metadata
         assert "x".join(map(str, described.design.tile_shape)) in described.kernel_name

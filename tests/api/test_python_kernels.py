@@ -58,7 +58,7 @@ def right(args):
 # One kernel.
 
 
-def test_metadata_is_what_init_was_given(kernel):
+def test_metadata_is_the_argument_of_init(kernel):
     assert isinstance(kernel, cutlass_api.Kernel)
     assert kernel.metadata.kernel_name == "mine_gemm_f32"
     assert "mine_gemm_f32" in repr(kernel)
@@ -78,7 +78,7 @@ def test_run_compiles_and_calls_run_of_the_class(kernel):
     assert ran[4] is None
 
 
-def test_run_hands_on_what_it_is_given(kernel):
+def test_run_passes_its_arguments_on(kernel):
     args, workspace = args_of(), torch.zeros(8)
     artifact = kernel.compile(args, cc=90)
     kernel.run(args, artifact, stream=1234, workspace=workspace, assume_supported_args=True)
@@ -97,7 +97,7 @@ def test_run_hands_any_stream_over_as_it_is(kernel, assume):
     assert kernel.calls[-1][3] is stream
 
 
-def test_supports_asks_the_metadata_and_then_the_class(kernel):
+def test_supports_checks_the_metadata_and_then_the_class(kernel):
     assert kernel.supports(args_of())
     status = kernel.supports(args_of(101))
     assert not status
@@ -169,7 +169,7 @@ def test_metadata_is_set_once(kernel):
         kernel.__init__(kernel.metadata)
 
 
-def test_built_in_kernels_cannot_be_given_other_metadata():
+def test_metadata_of_built_in_kernels_is_not_replaced():
     code = """
         import cutlass_api
         unread, read = cutlass_api.get_kernels()[:2]

@@ -346,7 +346,7 @@ def test_only_files_of_the_cache_are_removed(cache, monkeypatch, tmp_path):
     assert not file.exists() and all(path.exists() for path in kept)
 
 
-def test_the_cache_directory_is_told(tmp_path):
+def test_the_cache_directory_is_readable(tmp_path):
     code = "import cutlass_api; print(cutlass_api._core.cache_directory())"
     assert run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path)) == f"{tmp_path}\n"
 

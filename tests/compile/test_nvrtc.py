@@ -189,7 +189,7 @@ def test_an_epilogue_that_nvrtc_refuses(tmp_path):
     assert said.count(first) == 2, "what failed is not kept"
 
 
-def test_where_nvrtc_was_found():
+def test_nvrtc_info_has_its_path_and_version():
     path, version = cutlass_api._core.nvrtc_info()
     assert Path(path).name.startswith("libnvrtc.so")
     assert version >= (12, 0)

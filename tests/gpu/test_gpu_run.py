@@ -42,7 +42,7 @@ def as_cupy_stream(stream: torch.cuda.Stream):
 
 @pytest.mark.parametrize("form", [as_torch_stream, as_integer, as_custream, as_cupy_stream])
 @pytest.mark.parametrize("assume", [False, True], ids=["checked", "assumed"])
-def test_a_launch_is_ordered_on_the_stream_it_is_given(form, assume: bool) -> None:
+def test_a_launch_is_ordered_on_its_stream(form, assume: bool) -> None:
     gemm, stream = Gemm(), torch.cuda.Stream()
     argument = form(stream)
     with torch.cuda.stream(stream):
@@ -53,7 +53,7 @@ def test_a_launch_is_ordered_on_the_stream_it_is_given(form, assume: bool) -> No
     assert gemm.shows(3)
 
 
-def test_the_sleep_is_long_enough_to_tell() -> None:
+def test_the_sleep_outlasts_a_launch() -> None:
     """The test above proves nothing unless a launch on another stream can still read the old A."""
     gemm, stream = Gemm(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -252,7 +252,7 @@ def test_what_was_compiled_for_fake_tensors_runs_on_real_ones() -> None:
         gemm.kernel.run(fake_gemm(128, 256, 64), artifact)
 
 
-def test_the_slow_way_of_reading_operands_gives_the_same_bits() -> None:
+def test_the_slow_way_of_reading_operands_has_the_same_bits() -> None:
     options = cutlass_api.config.GlobalOptions()
     a, b = (torch.randn(100, 100, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     outs = []

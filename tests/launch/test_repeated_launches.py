@@ -36,7 +36,7 @@ def test_a_long_launch_stays_one():
     )
 
 
-def test_a_driver_that_launches_graphs_kernel_by_kernel_is_given_none():
+def test_a_driver_that_launches_graphs_kernel_by_kernel_gets_none():
     older = "from stand_in import device\ndevice.library.stand_in_set_driver_version(12050)\n"
     script = """
         for _ in range(3 * SETTLED):
@@ -213,7 +213,7 @@ def test_where_a_graph_fails_the_launch_is_made(failing):
     )
 
 
-def test_a_launch_s_error_is_told_when_it_has_become_a_graph():
+def test_the_error_of_a_launch_that_became_a_graph_is_raised():
     run(
         """
         settled(calls["run"])

@@ -280,7 +280,7 @@ def test_an_artifact_is_of_its_kernel():
     )
 
 
-def test_run_is_given_its_arguments_in_every_form():
+def test_run_takes_its_arguments_in_every_form():
     run(
         """
         artifact = kernel.compile(args)
@@ -343,7 +343,7 @@ def test_run_is_given_its_arguments_in_every_form():
     )
 
 
-def test_cupy_is_told_of_its_current_stream():
+def test_the_current_stream_of_cupy_is_used():
     run(
         """
         import ctypes, sys, types

@@ -71,7 +71,7 @@ def test_what_a_capture_forbids_is_done_when_matmul_chooses():
 
 
 @pytest.mark.parametrize("enough", [True, False], ids=["enough then", "not then either"])
-def test_torch_is_asked_for_memory_before_workspace_is_refused(enough):
+def test_torch_empties_its_cache_before_workspace_is_refused(enough):
     run_kind(
         "packed",
         f"""

@@ -286,7 +286,7 @@ def test_vmap(in_dims):
 
 
 @devices
-def test_autograd_is_told_what_was_written(device):
+def test_autograd_sees_what_was_written(device):
     a, b = torch.randn(4, 8, device=device), torch.randn(8, 6, device=device)
     weight, saved = (
         torch.randn(4, 6, device=device, requires_grad=True),

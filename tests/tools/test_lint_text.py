@@ -65,3 +65,17 @@ def test_words(text, word):
         assert findings("a.py", f"# {text}\n") == expected
         assert findings("a.rs", f"/// {text}\n") == expected
         assert findings("a.rs", f'let message = "{text}";\n') == []
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.py", "def test_the_error_is_told():\n    pass\n"),
+        ("a.rs", "#[test]\nfn the_error_is_told() {}\n"),
+    ],
+)
+def test_names_of_tests(name, text):
+    (found,) = findings(name, text)
+    assert found[1] == "'told'"
+    assert findings(name, text.replace("told", "raised")) == []
+    assert findings(name, text.replace("test", "any")) == [], "other functions are code"
