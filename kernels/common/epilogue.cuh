@@ -1,7 +1,7 @@
 // The epilogue: what a kernel applies to its accumulators before it stores the output.
 //
 // An epilogue is a functor type with these members; `Identity` below is the smallest example, and
-// src/epilogue/cuda.rs generates the others.
+// src/epilogue/cuda.rs generates the others. `EpilogueContract` checks what every one has.
 //   REDUCES            whether the epilogue has reductions among its outputs.
 //   DUAL               whether the epilogue takes the values of a second product (dual GEMM), which
 //                      apply() then has as a second array. Such an epilogue does not reduce.
@@ -12,6 +12,12 @@
 //   apply()            replaces the values, in place, by those of the main output; stores other
 //                      outputs; accumulates reductions in `Folded`.
 //   reduce()           reduces across the warp and stores partial results. Only if REDUCES.
+//   PLAIN              whether apply() only multiplies the accumulators by row_factor() and
+//                      column_factor(), if there are any. A kernel may do so itself, and call
+//                      neither load() nor apply().
+//   ROW_FACTORS        whether row_factor() is other than 1: the factor of row m of the program's
+//                      output, inside matrix `batch`. COLUMN_FACTORS, column_factor(): the same of
+//                      column n. False and 1 unless PLAIN.
 //   SCALES             whether the kernel scales blocks of A and B along K while it sums up: an
 //                      element x counts as (x - zero point) * scale.
 //   A_ROWS, A_DEPTH    rows of the program's A, and elements along K, that share a scale; 0 if A
@@ -24,10 +30,10 @@
 //                      has no zero points. scale_b(), zero_b(): the same for column n of B.
 //   A_LINEAR, B_LINEAR whether scales and zero points lie at equal distances along K.
 //   AScale, AZero      their types in memory; f32 if there are none. Of B: BScale, BZero.
-//   a_scales()         if A_LINEAR, the address of the first scale of row m of a matrix or group
-//                      `batch`. a_scale_step(), a_scale_stride(): the distance of the next scale
-//                      along K, along m. a_zeros(), a_zero_step(), a_zero_stride(): the same of
-//                      zero points. b_scales() and so on: the same for column n of B.
+//   a_scales()         only if SCALES, for A_LINEAR: the address of the first scale of row m of a
+//                      matrix or group `batch`. a_scale_step(), a_scale_stride(): the distance of
+//                      the next scale along K, along m. a_zeros(), a_zero_step(), a_zero_stride():
+//                      the same of zero points. b_scales() and so on: the same for column n of B.
 //   result()           the number that a value of the main output stands for.
 // A kernel stores encode<Out>(Epilogue::result(value)).
 //
@@ -41,6 +47,35 @@
 #include "common/types.cuh"
 
 template <class Accumulator> using EpilogueValue = decltype(decode(Accumulator{}));
+
+// Checks the members that every epilogue has.
+template <class Epilogue> struct EpilogueContract {
+  template <class... Flags> static constexpr bool ARE_FLAGS = (is_same<Flags, const bool> && ...);
+  static_assert(ARE_FLAGS<decltype(Epilogue::REDUCES), decltype(Epilogue::DUAL)>);
+  static_assert(ARE_FLAGS<decltype(Epilogue::PLAIN), decltype(Epilogue::ROW_FACTORS),
+                          decltype(Epilogue::COLUMN_FACTORS)>);
+  static_assert(
+      ARE_FLAGS<decltype(Epilogue::SCALES), decltype(Epilogue::A_WHOLE),
+                decltype(Epilogue::B_WHOLE), decltype(Epilogue::A_ZERO), decltype(Epilogue::B_ZERO),
+                decltype(Epilogue::A_LINEAR), decltype(Epilogue::B_LINEAR)>);
+  static_assert(!(Epilogue::REDUCES && Epilogue::DUAL));
+  static_assert(Epilogue::PLAIN || !(Epilogue::ROW_FACTORS || Epilogue::COLUMN_FACTORS));
+  static_assert(Epilogue::SCALES == (Epilogue::A_DEPTH > 0 || Epilogue::B_DEPTH > 0));
+  static_assert((Epilogue::A_ROWS > 0) == (Epilogue::A_DEPTH > 0));
+  static_assert((Epilogue::B_COLUMNS > 0) == (Epilogue::B_DEPTH > 0));
+
+  template <class... Functions>
+  static constexpr bool ARE_FACTORS =
+      (is_same<Functions, f32 (Epilogue::*)(int, int) const> && ...);
+  static_assert(ARE_FACTORS<decltype(&Epilogue::row_factor), decltype(&Epilogue::column_factor)>);
+  template <class... Functions>
+  static constexpr bool ARE_SCALES =
+      (is_same<Functions, f32 (Epilogue::*)(int, int, int) const> && ...);
+  static_assert(ARE_SCALES<decltype(&Epilogue::scale_a), decltype(&Epilogue::scale_b),
+                           decltype(&Epilogue::zero_a), decltype(&Epilogue::zero_b)>);
+  static_assert(sizeof(typename Epilogue::AScale) > 0 && sizeof(typename Epilogue::BScale) > 0);
+  static_assert(sizeof(typename Epilogue::AZero) > 0 && sizeof(typename Epilogue::BZero) > 0);
+};
 
 // Column of element e of a call, relative to the call's first column.
 template <int WIDTH, int RUN> __device__ __forceinline__ constexpr int run_column(int e) {
@@ -59,8 +94,8 @@ struct Place {
 
 // Makes the e-th value depend on the value AT_A_TIME before it, which limits how many elements the
 // compiler computes at once. Elements of a call are independent, so that it would otherwise
-// interleave as many as registers allow. The dependency changes nothing: it ORs in the bits that
-// the earlier value shares with the sign of `place.valid`, which is positive, hence none.
+// interleave as many as registers allow. It ORs in `before & sign(valid)`; the sign bit is 0, so
+// nothing changes.
 // PTX ISA, "Logic and Shift Instructions".
 template <int AT_A_TIME, class Value, int WIDTH>
 __device__ __forceinline__ void in_turn(Value (&values)[WIDTH], int e, const Place& place) {
@@ -84,6 +119,7 @@ template <int LANES_M, int LANES_N, int AT_A_TIME = 1024, class Epilogue, class 
 __device__ __forceinline__ void finish_sums(const Epilogue& epilogue, Value (&values)[WIDTH],
                                             const Operands& operands, const Place& place) {
   static_assert(LANES_M * LANES_N == 32 || LANES_M * LANES_N == 1);
+  static_assert(sizeof(EpilogueContract<Epilogue>) > 0);
   typename Epilogue::template Folded<WIDTH> folded;
   if constexpr (Epilogue::REDUCES) folded.clear();
   if (place.valid > 0) epilogue.template apply<AT_A_TIME>(values, operands, folded, place);
@@ -96,7 +132,7 @@ template <int AT_A_TIME = 1024, class Epilogue, class Value, int WIDTH, class Op
 __device__ __forceinline__ void finish_dual_sums(const Epilogue& epilogue, Value (&values)[WIDTH],
                                                  const Value (&products)[WIDTH],
                                                  const Operands& operands, const Place& place) {
-  static_assert(!Epilogue::REDUCES);
+  static_assert(!Epilogue::REDUCES && sizeof(EpilogueContract<Epilogue>) > 0);
   typename Epilogue::template Folded<WIDTH> folded;
   if (place.valid > 0)
     epilogue.template apply<AT_A_TIME>(values, products, operands, folded, place);

@@ -1,6 +1,6 @@
 // Factors of the sums, by which they are multiplied after the main loop:
-//   - factors of the output's rows and columns (Epilogue::PLAIN), such as the scales of quantized
-//     operands. The sums are then stored as without an epilogue.
+//   - factors of the output's rows and columns (Epilogue::ROW_FACTORS), such as the scales of
+//     quantized operands. The sums are then stored as without an epilogue.
 //   - scales of float8 operands that hold for all of K (Sm90Scales::A_BEHIND).
 #pragma once
 #include "common/types.cuh"
@@ -14,17 +14,19 @@ template <class Config> struct Sm90Factors {
   using Epilogue = typename Config::Epilogue;
   using Memory = Sm90Memory<Config>;
   using Scales = Sm90Scales<Config>;
-  // Whether the sums are stored without calling the epilogue.
-  static constexpr bool PLAIN = (Epilogue::ROW_FACTORS || Epilogue::COLUMN_FACTORS) &&
-                                (Config::OUT_TRANSPOSED ? Memory::BY_LINES : Memory::CONVERT_ONLY);
+  // Whether the factors are all of the epilogue, which the stores then do not call.
+  static constexpr bool REPLACE_EPILOGUE =
+      (Epilogue::ROW_FACTORS || Epilogue::COLUMN_FACTORS) &&
+      (Config::OUT_TRANSPOSED ? Memory::BY_LINES : Memory::CONVERT_ONLY);
   // In the program's frame, whose rows are the output's columns if OUT_TRANSPOSED.
-  static constexpr bool PLAIN_ROWS = PLAIN && (Config::OUT_TRANSPOSED ? Epilogue::COLUMN_FACTORS
-                                                                      : Epilogue::ROW_FACTORS),
-                        PLAIN_COLUMNS =
-                            PLAIN && (Config::OUT_TRANSPOSED ? Epilogue::ROW_FACTORS
-                                                             : Epilogue::COLUMN_FACTORS);
-  static constexpr bool OF_ROWS = PLAIN_ROWS || Scales::A_BEHIND,
-                        OF_COLUMNS = PLAIN_COLUMNS || Scales::B_BEHIND;
+  static constexpr bool EPILOGUE_ROWS =
+                            REPLACE_EPILOGUE && (Config::OUT_TRANSPOSED ? Epilogue::COLUMN_FACTORS
+                                                                        : Epilogue::ROW_FACTORS),
+                        EPILOGUE_COLUMNS =
+                            REPLACE_EPILOGUE && (Config::OUT_TRANSPOSED ? Epilogue::ROW_FACTORS
+                                                                        : Epilogue::COLUMN_FACTORS);
+  static constexpr bool OF_ROWS = EPILOGUE_ROWS || Scales::A_BEHIND,
+                        OF_COLUMNS = EPILOGUE_COLUMNS || Scales::B_BEHIND;
   static constexpr bool PRESENT = OF_ROWS || OF_COLUMNS;
   static constexpr int BLOCK_SUMS = Config::TILE_N / 2;
 
@@ -32,7 +34,7 @@ template <class Config> struct Sm90Factors {
   static __device__ __forceinline__ f32 of_row(const Epilogue& epilogue, int batch, int m) {
     f32 factor = 1.0f;
     const int matrix = Config::GROUPED ? 0 : batch;
-    if constexpr (PLAIN_ROWS)
+    if constexpr (EPILOGUE_ROWS)
       factor = Config::OUT_TRANSPOSED ? epilogue.column_factor(matrix, m)
                                       : epilogue.row_factor(matrix, m);
     if constexpr (Scales::A_BEHIND) factor *= epilogue.scale_a(batch, m, 0);
@@ -41,7 +43,7 @@ template <class Config> struct Sm90Factors {
   static __device__ __forceinline__ f32 of_column(const Epilogue& epilogue, int batch, int n) {
     f32 factor = 1.0f;
     const int matrix = Config::GROUPED ? 0 : batch;
-    if constexpr (PLAIN_COLUMNS)
+    if constexpr (EPILOGUE_COLUMNS)
       factor = Config::OUT_TRANSPOSED ? epilogue.row_factor(matrix, n)
                                       : epilogue.column_factor(matrix, n);
     if constexpr (Scales::B_BEHIND) factor *= epilogue.scale_b(batch, n, 0);
