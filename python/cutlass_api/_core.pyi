@@ -22,6 +22,7 @@ __all__ = [
     "ElementwiseArguments",
     "ElementwiseKernel",
     "EpilogueArguments",
+    "EpilogueFunction",
     "Estimate",
     "GemmArguments",
     "GroupedGemmArguments",
@@ -56,6 +57,7 @@ __all__ = [
     "device_cc",
     "device_count",
     "device_facts",
+    "epilogue_functions",
     "explanation",
     "get_kernels",
     "get_launch_promotion",
@@ -465,6 +467,48 @@ class TracedEpilogue:
     def source(self) -> str:
         """Source of a function that computes the same, which epilogue operators take as a
         string.
+        """
+
+@final
+class EpilogueFunction:
+    """A function that an epilogue may call, as the core's table describes it."""
+
+    @property
+    def names(self) -> list[str]:
+        """The name, then its other spellings."""
+    @property
+    def parameters(self) -> list[tuple[list[str], bool]]:
+        """The names of each parameter, and whether it is a value that the function requires."""
+    @property
+    def operation(self) -> str:
+        """The name of its operation in `TracedEpilogue.nodes`, if it is one operation."""
+    @property
+    def torch(self) -> str:
+        """The function of torch that computes the same, as a path below `torch`, or ""."""
+    @property
+    def torch_keywords(self) -> list[tuple[str, str]]:
+        """Keywords of the function of torch."""
+    @property
+    def aten(self) -> str:
+        """The ATen operator that `cutlass_api.inductor` fuses as this function, or ""."""
+    @property
+    def is_reduction(self) -> bool:
+        """Whether it reduces along dimensions."""
+    @property
+    def backward(self) -> str | None:
+        """Of an activation: the ATen operator of its gradient, from that of the result and from
+        the result; "" if the gradient is that of the result.
+        """
+    @property
+    def reads_argument(self) -> bool:
+        """Whether `backward` reads the argument of the activation in place of the result."""
+    @property
+    def constants(self) -> list[float | bool]:
+        """Further arguments of `backward`."""
+    @property
+    def derivative(self) -> str | None:
+        """The derivative at `accum` as an expression of an epilogue function, if the operator of
+        `backward` cannot be differentiated.
         """
 
 @final
@@ -910,6 +954,9 @@ def operand_matches(
     matches any stride. `divisibility` applies to all strides but the contiguous one, in
     elements.
     """
+
+def epilogue_functions() -> list[EpilogueFunction]:
+    """The functions that an epilogue may call."""
 
 def trace_epilogue(epilogue_fn: Callable[..., Any] | str) -> TracedEpilogue:
     """Translates an epilogue function into an expression graph. `epilogue_fn` is a Python

@@ -76,7 +76,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
         if let (Some(place), Some(reduction)) =
             (place, reduced.iter().find(|reduction| reduction.output == index))
         {
-            let (value, fold) = (reduction.compute.short_name(), reduction.fold.name());
+            let (value, fold) = (reduction.compute.short_name(), reduction.fold.record().cuda);
             let _ = writeln!(folded, "    {value} fold{index}[WIDTH];");
             let _ = writeln!(
                 identities,
@@ -255,7 +255,7 @@ impl Functor<'_> {
                 format!(
                     "{} {} {}",
                     self.value(left, common),
-                    comparison.symbol(),
+                    comparison.record().symbol,
                     self.value(right, common)
                 )
             }

@@ -1,314 +1,392 @@
-//! The functions that an epilogue may call, by the last component of a dotted name.
+//! The functions that an epilogue may call, and the operations of its expression graph: one record
+//! each. Python reads the table (`cutlass_api._core.epilogue_functions`). `fused::NAME` of
+//! `kernels/common/fusion.cuh`, with NAME the first of an operation's names, is its CUDA code.
+//!
+//! The order of operations is part of kernel names (`Epilogue::digest`): new ones go last.
 
-use super::{Binary, Comparison, ExpressionGraph, Fold, Id, Node, Number, Unary};
+use serde::{Deserialize, Serialize};
+
 use crate::operand::DType;
 
-/// An argument of a function call.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Argument {
-    Value(Id),
-    /// A string, or the last component of a dotted name (`float16` of `torch.float16`).
-    Word(String),
-    /// A list of integers: dimensions.
-    Integers(Vec<i64>),
-    /// Python's None.
-    Nothing,
+/// A node's index in its graph. Nodes refer to earlier nodes only.
+pub type Id = u32;
+
+/// A function of epilogues.
+pub struct Function {
+    /// The name, then the other spellings in torch, NumPy and `math`.
+    pub names: &'static [&'static str],
+    pub parameters: &'static [Parameter],
+    pub operation: Operation,
+    /// The function of torch that computes the same, as a path below `torch`, and its keywords.
+    /// Empty if torch has none.
+    pub torch: &'static str,
+    pub torch_keywords: &'static [(&'static str, &'static str)],
+    /// The ATen operator that `cutlass_api.inductor` fuses as this function. Empty: none.
+    pub aten: &'static str,
+    /// Of an activation, which `linear` takes by name: the ATen operator of its gradient, from that
+    /// of the result and the result, or the argument if `reads_argument`. Empty: the gradient is
+    /// that of the result.
+    pub backward: Option<&'static str>,
+    pub reads_argument: bool,
+    /// Further arguments of `backward`.
+    pub constants: &'static [Constant],
+    /// The derivative at `accum` as an expression of an epilogue function, if torch cannot
+    /// differentiate `backward`.
+    pub derivative: Option<&'static str>,
 }
 
-/// The result of an expression.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Meaning {
-    Value(Id),
-    /// A reduction along dimensions. It can only be returned.
-    Folded(Fold, Vec<i32>, Id),
+/// A parameter, by its names in torch, NumPy and this package.
+pub enum Parameter {
+    Value(&'static [&'static str]),
+    /// A call has at least one of a function's optional values.
+    Optional(&'static [&'static str]),
+    Default(&'static [&'static str], f64),
+    /// A string or a dtype.
+    Word(&'static str),
 }
 
-/// The functions that error messages list.
-pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, half, hardswish, \
-                         identity, leaky_relu, log, max, maximum, min, minimum, multiply_add, \
-                         product, relu, round, rsqrt, scale_blocks, sigmoid, silu, sqrt, square, sum, swish, tanh, to, \
-                         where, and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
+/// What a call adds to the graph.
+#[derive(Clone, Copy)]
+pub enum Operation {
+    Unary(Unary),
+    Binary(Binary),
+    Comparison(Comparison),
+    Cast(DType),
+    /// A cast to the dtype that the word names.
+    CastTo,
+    /// The operation that the word names; without a word the first.
+    Approximation(&'static [(&'static str, Unary)]),
+    /// A combination of operations on the values of the parameters; `None` without any of the
+    /// optional values.
+    Expansion(fn(&mut dyn Build, &[Option<Id>]) -> Option<Id>),
+    Product,
+    ScaleBlocks,
+    Fold(Fold),
+}
 
-impl ExpressionGraph {
-    /// Adds a function call to the graph. The error describes an invalid call.
-    pub fn call(
-        &mut self,
-        function: &str,
-        positional: Vec<Argument>,
-        named: Vec<(String, Argument)>,
-    ) -> Result<Meaning, String> {
-        let mut call = FunctionCall { function, positional, named };
-        let meaning = match call.is_reduction(self) {
-            true => self.parse_reduction(&mut call)?,
-            false => Meaning::Value(self.parse_value(&mut call)?),
-        };
-        call.check_exhausted()?;
-        Ok(meaning)
-    }
+/// The operations of which expansions consist.
+pub trait Build {
+    fn integer(&mut self, value: i64) -> Id;
+    fn binary(&mut self, operation: Binary, left: Id, right: Id) -> Id;
+    fn compare(&mut self, comparison: Comparison, left: Id, right: Id) -> Id;
+    fn select(&mut self, condition: Id, yes: Id, no: Id) -> Id;
+}
 
-    fn parse_reduction(&mut self, call: &mut FunctionCall<'_>) -> Result<Meaning, String> {
-        let function = call.function;
-        let fold = match function {
-            "sum" => Fold::Sum,
-            "max" | "amax" => Fold::Maximum,
-            _ => {
-                return Err(format!(
-                    "{function} along a dimension cannot be fused; use sum(x, dim) or max(x, dim)"
-                ));
-            }
-        };
-        let x = call.value(&["input", "x"])?;
-        let dims = match call.take(&["dim", "axis"]) {
-            Some(Argument::Integers(dims)) => dims,
-            Some(Argument::Value(id)) => match self.constant(id) {
-                Some(Number::Integer(dim)) => vec![dim],
-                _ => {
-                    return Err(format!(
-                        "the dimension of {function} must be an integer or a list of integers"
-                    ));
-                }
-            },
-            Some(Argument::Nothing) | None => {
-                return Err(format!(
-                    "{function} needs a dimension: {function}(x, dim=-1) reduces each row"
-                ));
-            }
-            Some(Argument::Word(word)) => return Err(format!("{word} is not a dimension")),
-        };
-        let small = |dim: &i64| i32::try_from(*dim).ok().filter(|dim| (-3..3).contains(dim));
-        let Some(dims) =
-            dims.iter().map(small).collect::<Option<Vec<i32>>>().filter(|dims| !dims.is_empty())
-        else {
-            return Err(format!(
-                "{function} along dimensions {dims:?}: dimensions range from -3 to 2"
-            ));
-        };
-        // The output's tensor decides whether the reduced dimension is kept.
-        call.take_named("keepdim");
-        Ok(Meaning::Folded(fold, dims, x))
-    }
+/// A constant argument of an ATen operator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Constant {
+    Number(f64),
+    Truth(bool),
+}
 
-    fn parse_value(&mut self, call: &mut FunctionCall<'_>) -> Result<Id, String> {
-        let unary = match call.function {
-            "neg" | "negative" => Some(Unary::Negate),
-            "abs" | "absolute" => Some(Unary::Absolute),
-            "round" => Some(Unary::Round),
-            "exp" => Some(Unary::Exp),
-            "log" => Some(Unary::Log),
-            "sqrt" => Some(Unary::Sqrt),
-            "rsqrt" => Some(Unary::Rsqrt),
-            "sigmoid" => Some(Unary::Sigmoid),
-            "tanh" => Some(Unary::Tanh),
-            "silu" | "swish" => Some(Unary::Silu),
-            "hardswish" => Some(Unary::Hardswish),
-            _ => None,
-        };
-        if let Some(operation) = unary {
-            let x = call.value(&["input", "x"])?;
-            return Ok(self.unary(operation, x));
-        }
-        let binary = match call.function {
-            "add" => Some(Binary::Add),
-            "sub" | "subtract" => Some(Binary::Subtract),
-            "mul" | "multiply" => Some(Binary::Multiply),
-            "div" | "divide" | "true_divide" => Some(Binary::Divide),
-            "maximum" | "max" => Some(Binary::Maximum),
-            "minimum" | "min" => Some(Binary::Minimum),
-            _ => None,
-        };
-        if let Some(operation) = binary {
-            let (x, y) = (call.value(&["input", "x"])?, call.value(&["other", "y"])?);
-            return Ok(self.binary(operation, x, y));
-        }
-        let comparison = match call.function {
-            "lt" | "less" => Some(Comparison::Less),
-            "le" | "less_equal" => Some(Comparison::LessEqual),
-            "gt" | "greater" => Some(Comparison::Greater),
-            "ge" | "greater_equal" => Some(Comparison::GreaterEqual),
-            // Not `equal`: in torch it compares whole tensors.
-            "eq" => Some(Comparison::Equal),
-            "ne" | "not_equal" => Some(Comparison::NotEqual),
-            _ => None,
-        };
-        if let Some(comparison) = comparison {
-            let (x, y) = (call.value(&["input", "x"])?, call.value(&["other", "y"])?);
-            return Ok(self.add(Node::Compare(comparison, x, y)));
-        }
-        let to = match call.function {
-            "float" => Some(DType::F32),
-            "double" => Some(DType::F64),
-            "half" => Some(DType::F16),
-            "bfloat16" => Some(DType::Bf16),
-            "int" => Some(DType::I32),
-            _ => None,
-        };
-        if let Some(dtype) = to {
-            let x = call.value(&["input", "x"])?;
-            return Ok(self.add(Node::Cast(dtype, x)));
-        }
-        match call.function {
-            "identity" => call.value(&["input", "x"]),
-            "scale_blocks" => self.parse_scale_blocks(call),
-            "square" => {
-                let x = call.value(&["input", "x"])?;
-                Ok(self.binary(Binary::Multiply, x, x))
+impl Parameter {
+    pub fn names(&self) -> &[&'static str] {
+        match self {
+            Parameter::Value(names) | Parameter::Optional(names) | Parameter::Default(names, _) => {
+                names
             }
-            "multiply_add" => {
-                let (x, y, z) = (call.value(&["x"])?, call.value(&["y"])?, call.value(&["z"])?);
-                let product = self.binary(Binary::Multiply, x, y);
-                Ok(self.binary(Binary::Add, product, z))
-            }
-            "product" => {
-                let of = call.value(&["B"])?;
-                let Node::Input(at) = self.node(of) else {
-                    return Err("product takes a parameter of the epilogue function, which A is \
-                                multiplied by"
-                        .to_owned());
-                };
-                match self.factor() {
-                    None => Ok(self.add(Node::Product(at))),
-                    Some(_) => Err("product can be called once in an epilogue function; assign \
-                                    its result to a name"
-                        .to_owned()),
-                }
-            }
-            "relu" => {
-                let x = call.value(&["input", "x"])?;
-                let zero = self.number(Number::Integer(0));
-                Ok(self.binary(Binary::Maximum, x, zero))
-            }
-            "leaky_relu" => {
-                let x = call.value(&["input", "x"])?;
-                let slope = match call.optional(&["negative_slope", "alpha"])? {
-                    Some(slope) => slope,
-                    None => self.number(Number::Float(0.01)),
-                };
-                let zero = self.number(Number::Integer(0));
-                let condition = self.add(Node::Compare(Comparison::Greater, x, zero));
-                let no = self.binary(Binary::Multiply, x, slope);
-                Ok(self.add(Node::Select { condition, yes: x, no }))
-            }
-            "gelu" => {
-                let x = call.value(&["input", "x"])?;
-                match call.word(&["approximate"])?.as_deref() {
-                    None | Some("none") => Ok(self.unary(Unary::Gelu, x)),
-                    Some("tanh") => Ok(self.unary(Unary::GeluTanh, x)),
-                    Some(other) => Err(format!(
-                        "gelu has no approximation {other:?}; use \"none\" or \"tanh\""
-                    )),
-                }
-            }
-            "gelu_tanh" => {
-                let x = call.value(&["input", "x"])?;
-                Ok(self.unary(Unary::GeluTanh, x))
-            }
-            "clamp" | "clip" => {
-                let x = call.value(&["input", "x"])?;
-                let (low, high) =
-                    (call.optional(&["min", "a_min"])?, call.optional(&["max", "a_max"])?);
-                if low.is_none() && high.is_none() {
-                    return Err(format!("{} needs a minimum or a maximum", call.function));
-                }
-                let raised = low.map_or(x, |low| self.binary(Binary::Maximum, x, low));
-                Ok(high.map_or(raised, |high| self.binary(Binary::Minimum, raised, high)))
-            }
-            "where" => {
-                let condition = call.value(&["condition"])?;
-                let (yes, no) = (call.value(&["input", "x"])?, call.value(&["other", "y"])?);
-                Ok(self.add(Node::Select { condition, yes, no }))
-            }
-            "to" | "type" | "cast" | "astype" => {
-                let x = call.value(&["input", "x"])?;
-                let word = call.word(&["dtype"])?;
-                let word = word.ok_or_else(|| {
-                    format!("{} needs a dtype, such as torch.float16", call.function)
-                })?;
-                match DType::from_name(&word) {
-                    Some(dtype) => Ok(self.add(Node::Cast(dtype, x))),
-                    None => Err(format!("{word:?} is not a supported element type")),
-                }
-            }
-            unknown => Err(format!("unknown operation '{unknown}'; use one of: {NAMES}")),
+            Parameter::Word(name) => std::slice::from_ref(name),
         }
     }
 }
 
-/// A function call whose arguments are consumed one by one.
-pub(super) struct FunctionCall<'a> {
-    function: &'a str,
-    positional: Vec<Argument>,
-    named: Vec<(String, Argument)>,
+impl Function {
+    /// All functions.
+    pub fn all() -> impl Iterator<Item = &'static Function> {
+        let unary = Unary::ALL.iter().map(|operation| &operation.record().function);
+        let binary = Binary::ALL.iter().map(|operation| &operation.record().function);
+        let comparisons = Comparison::ALL.iter().map(|operation| &operation.record().function);
+        let folds = Fold::ALL.iter().map(|fold| &fold.record().function);
+        unary.chain(binary).chain(comparisons).chain(folds).chain(COMPOSED)
+    }
 }
 
-impl FunctionCall<'_> {
-    /// The next argument, by position or by one of these names.
-    pub(super) fn take(&mut self, names: &[&str]) -> Option<Argument> {
-        if !self.positional.is_empty() {
-            return Some(self.positional.remove(0));
-        }
-        names.iter().find_map(|name| self.take_named(name))
-    }
+const X: Parameter = Parameter::Value(&["input", "x"]);
+const Y: Parameter = Parameter::Value(&["other", "y"]);
 
-    fn take_named(&mut self, name: &str) -> Option<Argument> {
-        let at = self.named.iter().position(|(known, _)| known == name)?;
-        Some(self.named.remove(at).1)
-    }
+/// Whose fields a row of the table leaves out.
+const DEFAULT: Function = Function {
+    names: &[],
+    parameters: &[X],
+    operation: Operation::Expansion(|_, of| of[0]),
+    torch: "",
+    torch_keywords: &[],
+    aten: "",
+    backward: None,
+    reads_argument: false,
+    constants: &[],
+    derivative: None,
+};
 
-    /// Whether the call reduces along a dimension. In torch's `max` and `min` an integer second
-    /// argument is a dimension.
-    fn is_reduction(&self, graph: &ExpressionGraph) -> bool {
-        let dim =
-            self.named.iter().any(|(name, _)| matches!(name.as_str(), "dim" | "axis" | "keepdim"));
-        match self.function {
-            "sum" | "amax" | "amin" | "mean" | "prod" => true,
-            "max" | "min" => {
-                let second = self.positional.get(1);
-                let integer = |argument: &Argument| match argument {
-                    Argument::Value(id) => matches!(graph.constant(*id), Some(Number::Integer(_))),
-                    Argument::Integers(_) => true,
-                    _ => false,
-                };
-                dim || (self.positional.len() + self.named.len() < 2) || second.is_some_and(integer)
+/// Defines the operations of one kind with their records. A row holds the fields of its
+/// [`Function`], then those that only this kind has.
+macro_rules! operations {
+    (
+        $(#[$about:meta])*
+        $Kind:ident, $Record:ident, $parameters:expr;
+        $($(#[$doc:meta])* $Operation:ident { $($field:ident: $value:expr),+ }
+            $({ $($own:ident: $content:expr),+ })?)+
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum $Kind { $($(#[$doc])* $Operation,)+ }
+
+        impl $Kind {
+            pub const ALL: &'static [$Kind] = &[$($Kind::$Operation),+];
+
+            pub fn record(self) -> &'static $Record {
+                static RECORDS: &[$Record] = &[$($Record {
+                    function: Function {
+                        $($field: $value,)+
+                        ..Function {
+                            operation: Operation::$Kind($Kind::$Operation),
+                            parameters: $parameters,
+                            ..DEFAULT
+                        }
+                    },
+                    $($($own: $content,)+)?
+                }),+];
+                &RECORDS[self as usize]
             }
-            _ => false,
-        }
-    }
 
-    pub(super) fn value(&mut self, names: &[&str]) -> Result<Id, String> {
-        self.optional(names)?
-            .ok_or_else(|| format!("{} is missing its argument '{}'", self.function, names[0]))
-    }
-
-    pub(super) fn optional(&mut self, names: &[&str]) -> Result<Option<Id>, String> {
-        match self.take(names) {
-            Some(Argument::Value(id)) => Ok(Some(id)),
-            Some(Argument::Nothing) | None => Ok(None),
-            Some(Argument::Word(word)) => {
-                Err(format!("{word} is not a value that {} accepts", self.function))
-            }
-            Some(Argument::Integers(list)) => {
-                Err(format!("{list:?} is not a value that {} accepts", self.function))
+            /// The name in CUDA code and in expressions.
+            pub fn name(self) -> &'static str {
+                self.record().function.names[0]
             }
         }
-    }
+    };
+}
 
-    pub(super) fn word(&mut self, names: &[&str]) -> Result<Option<String>, String> {
-        match self.take(names) {
-            Some(Argument::Word(word)) => Ok(Some(word)),
-            Some(Argument::Nothing) | None => Ok(None),
-            Some(_) => Err(format!(
-                "the argument '{1}' of {0} must not be a number",
-                self.function, names[0]
-            )),
-        }
-    }
+pub struct UnaryRecord {
+    pub function: Function,
+    /// Whether the result of an integer is an integer; else it is a float.
+    pub keeps_integers: bool,
+    /// The exact result, which the reference rounds.
+    pub evaluate: fn(f64) -> f64,
+}
 
-    /// Checks that no argument is left.
-    fn check_exhausted(&self) -> Result<(), String> {
-        match (self.positional.len(), self.named.first()) {
-            (0, None) => Ok(()),
-            (0, Some((name, _))) => Err(format!("{} takes no argument '{name}'", self.function)),
-            (more, _) => Err(format!("{} has {more} arguments too many", self.function)),
-        }
-    }
+operations! {
+    Unary, UnaryRecord, &[X];
+    Negate { names: &["negate", "neg", "negative"], torch: "neg", aten: "neg.default" }
+        { keeps_integers: true, evaluate: |x| -x }
+    Absolute { names: &["absolute", "abs"], torch: "abs", aten: "abs.default" }
+        { keeps_integers: true, evaluate: f64::abs }
+    /// To the nearest integer, ties to even.
+    Round { names: &["round"], torch: "round" }
+        { keeps_integers: true, evaluate: f64::round_ties_even }
+    Exp { names: &["exp"], torch: "exp", aten: "exp.default" }
+        { keeps_integers: false, evaluate: f64::exp }
+    Log { names: &["log"], torch: "log" }
+        { keeps_integers: false, evaluate: f64::ln }
+    Sqrt { names: &["sqrt"], torch: "sqrt", aten: "sqrt.default" }
+        { keeps_integers: false, evaluate: f64::sqrt }
+    Rsqrt { names: &["rsqrt"], torch: "rsqrt", aten: "rsqrt.default" }
+        { keeps_integers: false, evaluate: |x| 1.0 / x.sqrt() }
+    Sigmoid {
+        names: &["sigmoid"], torch: "sigmoid", aten: "sigmoid.default",
+        backward: Some("sigmoid_backward")
+    } { keeps_integers: false, evaluate: |x| 1.0 / (1.0 + (-x).exp()) }
+    Tanh {
+        names: &["tanh"], torch: "tanh", aten: "tanh.default", backward: Some("tanh_backward")
+    } { keeps_integers: false, evaluate: f64::tanh }
+    Silu {
+        names: &["silu", "swish"], torch: "nn.functional.silu",
+        backward: Some("silu_backward"), reads_argument: true,
+        derivative: Some("sigmoid(accum) * (1 + accum * (1 - sigmoid(accum)))")
+    } { keeps_integers: false, evaluate: |x| x / (1.0 + (-x).exp()) }
+    Gelu {
+        names: &["gelu"], parameters: &[X, Parameter::Word("approximate")],
+        torch: "nn.functional.gelu",
+        operation: Operation::Approximation(&[("none", Unary::Gelu), ("tanh", Unary::GeluTanh)]),
+        backward: Some("gelu_backward"), reads_argument: true
+    } { keeps_integers: false, evaluate: |x| {
+        // Below -40 the second factor is 0. The clamp avoids 0 * infinity.
+        0.5 * maximum(x, -40.0) * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
+    } }
+    GeluTanh {
+        names: &["gelu_tanh"], torch: "nn.functional.gelu",
+        torch_keywords: &[("approximate", "tanh")]
+    } { keeps_integers: false, evaluate: |x| {
+        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+        0.5 * x * (1.0 + inner.tanh())
+    } }
+    Hardswish {
+        names: &["hardswish"], torch: "nn.functional.hardswish",
+        backward: Some("hardswish_backward"), reads_argument: true
+    } { keeps_integers: false, evaluate: |x| x * maximum(0.0, minimum(6.0, x + 3.0)) / 6.0 }
+}
+
+pub struct BinaryRecord {
+    pub function: Function,
+    /// The operator in Python, and its class in Python's syntax tree. Empty: none.
+    pub symbol: &'static str,
+    pub syntax: &'static str,
+    /// Of float64 values. The result of float32 values, rounded, equals float32 arithmetic.
+    pub of_floats: fn(f64, f64) -> f64,
+    /// `None` on overflow, and for quotients, which are floats.
+    pub of_integers: fn(i64, i64) -> Option<i64>,
+}
+
+operations! {
+    Binary, BinaryRecord, &[X, Y];
+    Add { names: &["add"], torch: "add", aten: "add.Tensor" }
+        { symbol: "+", syntax: "Add", of_floats: |x, y| x + y, of_integers: i64::checked_add }
+    Subtract { names: &["subtract", "sub"], torch: "sub", aten: "sub.Tensor" }
+        { symbol: "-", syntax: "Sub", of_floats: |x, y| x - y, of_integers: i64::checked_sub }
+    Multiply { names: &["multiply", "mul"], torch: "mul", aten: "mul.Tensor" }
+        { symbol: "*", syntax: "Mult", of_floats: |x, y| x * y, of_integers: i64::checked_mul }
+    Divide { names: &["divide", "div", "true_divide"], torch: "div", aten: "div.Tensor" }
+        { symbol: "/", syntax: "Div", of_floats: |x, y| x / y, of_integers: |_, _| None }
+    /// NaN if either operand is NaN, as in torch.
+    Maximum { names: &["maximum", "max"], torch: "maximum", aten: "maximum.default" }
+        { symbol: "", syntax: "", of_floats: maximum, of_integers: |x, y| Some(x.max(y)) }
+    Minimum { names: &["minimum", "min"], torch: "minimum", aten: "minimum.default" }
+        { symbol: "", syntax: "", of_floats: minimum, of_integers: |x, y| Some(x.min(y)) }
+}
+
+pub struct ComparisonRecord {
+    pub function: Function,
+    /// The operator, in Python as in C++.
+    pub symbol: &'static str,
+    /// The class in Python's syntax tree.
+    pub syntax: &'static str,
+    pub holds: fn(f64, f64) -> bool,
+}
+
+operations! {
+    Comparison, ComparisonRecord, &[X, Y];
+    Less { names: &["lt", "less"], torch: "lt" }
+        { symbol: "<", syntax: "Lt", holds: |x, y| x < y }
+    LessEqual { names: &["le", "less_equal"], torch: "le" }
+        { symbol: "<=", syntax: "LtE", holds: |x, y| x <= y }
+    Greater { names: &["gt", "greater"], torch: "gt" }
+        { symbol: ">", syntax: "Gt", holds: |x, y| x > y }
+    GreaterEqual { names: &["ge", "greater_equal"], torch: "ge" }
+        { symbol: ">=", syntax: "GtE", holds: |x, y| x >= y }
+    // Not `equal`: in torch it compares whole tensors.
+    Equal { names: &["eq"], torch: "eq" }
+        { symbol: "==", syntax: "Eq", holds: |x, y| x == y }
+    NotEqual { names: &["ne", "not_equal"], torch: "ne" }
+        { symbol: "!=", syntax: "NotEq", holds: |x, y| x != y }
+}
+
+pub struct FoldRecord {
+    pub function: Function,
+    /// The type in CUDA code, `fused::TYPE`.
+    pub cuda: &'static str,
+    pub identity: f64,
+    /// In float64, where sums of int32 values are exact.
+    pub combine: fn(f64, f64) -> f64,
+}
+
+operations! {
+    /// A reduction's combining operation, applied in any order.
+    Fold, FoldRecord, &[X];
+    /// Integers wrap modulo 2^32.
+    Sum { names: &["sum"], torch: "sum" }
+        { cuda: "Sum", identity: 0.0, combine: |x, y| x + y }
+    /// NaN if any value is NaN.
+    Maximum { names: &["max", "amax"], torch: "amax" }
+        { cuda: "Maximum", identity: f64::NEG_INFINITY, combine: maximum }
+}
+
+/// The functions that are no operation of their own.
+static COMPOSED: &[Function] = &[
+    Function { names: &["float"], operation: Operation::Cast(DType::F32), ..DEFAULT },
+    Function { names: &["double"], operation: Operation::Cast(DType::F64), ..DEFAULT },
+    Function { names: &["half"], operation: Operation::Cast(DType::F16), ..DEFAULT },
+    Function { names: &["bfloat16"], operation: Operation::Cast(DType::Bf16), ..DEFAULT },
+    Function { names: &["int"], operation: Operation::Cast(DType::I32), ..DEFAULT },
+    Function {
+        names: &["cast", "to", "type", "astype"],
+        parameters: &[X, Parameter::Word("dtype")],
+        operation: Operation::CastTo,
+        ..DEFAULT
+    },
+    Function { names: &["identity"], backward: Some(""), ..DEFAULT },
+    Function {
+        names: &["relu"],
+        operation: Operation::Expansion(|graph, of| {
+            let zero = graph.integer(0);
+            Some(graph.binary(Binary::Maximum, of[0]?, zero))
+        }),
+        torch: "relu",
+        aten: "relu.default",
+        backward: Some("threshold_backward"),
+        constants: &[Constant::Number(0.0)],
+        ..DEFAULT
+    },
+    Function {
+        names: &["leaky_relu"],
+        parameters: &[X, Parameter::Default(&["negative_slope", "alpha"], NEGATIVE_SLOPE)],
+        operation: Operation::Expansion(|graph, of| {
+            let (x, zero) = (of[0]?, graph.integer(0));
+            let condition = graph.compare(Comparison::Greater, x, zero);
+            let no = graph.binary(Binary::Multiply, x, of[1]?);
+            Some(graph.select(condition, x, no))
+        }),
+        torch: "nn.functional.leaky_relu",
+        backward: Some("leaky_relu_backward"),
+        constants: &[Constant::Number(NEGATIVE_SLOPE), Constant::Truth(true)],
+        ..DEFAULT
+    },
+    Function {
+        names: &["square"],
+        operation: Operation::Expansion(|graph, of| {
+            Some(graph.binary(Binary::Multiply, of[0]?, of[0]?))
+        }),
+        torch: "square",
+        ..DEFAULT
+    },
+    Function {
+        names: &["multiply_add"],
+        parameters: &[Parameter::Value(&["x"]), Parameter::Value(&["y"]), Parameter::Value(&["z"])],
+        operation: Operation::Expansion(|graph, of| {
+            let product = graph.binary(Binary::Multiply, of[0]?, of[1]?);
+            Some(graph.binary(Binary::Add, product, of[2]?))
+        }),
+        ..DEFAULT
+    },
+    Function {
+        names: &["clamp", "clip"],
+        parameters: &[
+            X,
+            Parameter::Optional(&["min", "a_min"]),
+            Parameter::Optional(&["max", "a_max"]),
+        ],
+        operation: Operation::Expansion(|graph, of| {
+            let raised = of[1].and_then(|low| Some(graph.binary(Binary::Maximum, of[0]?, low)));
+            match of[2] {
+                Some(high) => Some(graph.binary(Binary::Minimum, raised.or(of[0])?, high)),
+                None => raised,
+            }
+        }),
+        torch: "clamp",
+        ..DEFAULT
+    },
+    Function {
+        names: &["where"],
+        parameters: &[Parameter::Value(&["condition"]), X, Y],
+        operation: Operation::Expansion(|graph, of| Some(graph.select(of[0]?, of[1]?, of[2]?))),
+        torch: "where",
+        ..DEFAULT
+    },
+    Function {
+        names: &["product"],
+        parameters: &[Parameter::Value(&["B"])],
+        operation: Operation::Product,
+        ..DEFAULT
+    },
+    Function { names: &["scale_blocks"], operation: Operation::ScaleBlocks, ..DEFAULT },
+];
+
+const NEGATIVE_SLOPE: f64 = 0.01;
+
+/// NaN if either operand is NaN, as in torch. Rust's `f64::max` ignores NaN.
+fn maximum(x: f64, y: f64) -> f64 {
+    if x > y || x.is_nan() { x } else { y }
+}
+
+fn minimum(x: f64, y: f64) -> f64 {
+    if x < y || x.is_nan() { x } else { y }
 }

@@ -4,16 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Scaling;
+use super::{Binary, Comparison, Fold, Id, Scaling, Unary};
 use crate::operand::DType;
 
 /// The accumulator's name in the user's function.
 pub const ACCUMULATOR: &str = "accum";
 /// The name of the main output.
 pub const MAIN_OUTPUT: &str = "D";
-
-/// A node's index in its graph. Nodes refer to earlier nodes only.
-pub type Id = u32;
 
 /// A number in the user's function. Python and integer accumulators distinguish integers from
 /// floats.
@@ -58,45 +55,6 @@ pub enum Node {
     Cast(DType, Id),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Unary {
-    Negate,
-    Absolute,
-    /// To the nearest integer, ties to even.
-    Round,
-    Exp,
-    Log,
-    Sqrt,
-    Rsqrt,
-    Sigmoid,
-    Tanh,
-    Silu,
-    Gelu,
-    GeluTanh,
-    Hardswish,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Binary {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    /// NaN if either operand is NaN, as in torch.
-    Maximum,
-    Minimum,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Comparison {
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-    Equal,
-    NotEqual,
-}
-
 /// The kind of a value. Mixed operands promote to the later kind, as in torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
@@ -105,74 +63,6 @@ pub enum Kind {
     Integer,
     /// A float32; a float64 with a float64 accumulator.
     Float,
-}
-
-impl Unary {
-    /// The name in CUDA code and in expressions.
-    pub fn name(self) -> &'static str {
-        match self {
-            Unary::Negate => "negate",
-            Unary::Absolute => "absolute",
-            Unary::Round => "round",
-            Unary::Exp => "exp",
-            Unary::Log => "log",
-            Unary::Sqrt => "sqrt",
-            Unary::Rsqrt => "rsqrt",
-            Unary::Sigmoid => "sigmoid",
-            Unary::Tanh => "tanh",
-            Unary::Silu => "silu",
-            Unary::Gelu => "gelu",
-            Unary::GeluTanh => "gelu_tanh",
-            Unary::Hardswish => "hardswish",
-        }
-    }
-}
-
-impl Binary {
-    /// The name in CUDA code.
-    pub fn name(self) -> &'static str {
-        match self {
-            Binary::Add => "add",
-            Binary::Subtract => "subtract",
-            Binary::Multiply => "multiply",
-            Binary::Divide => "divide",
-            Binary::Maximum => "maximum",
-            Binary::Minimum => "minimum",
-        }
-    }
-}
-
-impl Comparison {
-    /// The operator, in Python as in C++.
-    pub fn symbol(self) -> &'static str {
-        match self {
-            Comparison::Less => "<",
-            Comparison::LessEqual => "<=",
-            Comparison::Greater => ">",
-            Comparison::GreaterEqual => ">=",
-            Comparison::Equal => "==",
-            Comparison::NotEqual => "!=",
-        }
-    }
-}
-
-/// A reduction's combining operation, applied in any order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Fold {
-    /// Integers wrap modulo 2^32.
-    Sum,
-    /// NaN if any value is NaN.
-    Maximum,
-}
-
-impl Fold {
-    /// The name in CUDA code and in expressions.
-    pub fn name(self) -> &'static str {
-        match self {
-            Fold::Sum => "Sum",
-            Fold::Maximum => "Maximum",
-        }
-    }
 }
 
 /// A returned name, its node, and its reduction if it has one.
@@ -241,33 +131,17 @@ impl ExpressionGraph {
         let (Some(x), Some(y)) = (self.constant(left), self.constant(right)) else {
             return self.add(Node::Binary(operation, left, right));
         };
-        if let (Number::Integer(x), Number::Integer(y)) = (x, y) {
-            let folded = match operation {
-                Binary::Add => x.checked_add(y),
-                Binary::Subtract => x.checked_sub(y),
-                Binary::Multiply => x.checked_mul(y),
-                Binary::Maximum => Some(x.max(y)),
-                Binary::Minimum => Some(x.min(y)),
-                Binary::Divide => return self.number(Number::Float(x as f64 / y as f64)),
-            };
-            return match folded {
-                Some(value) => self.number(Number::Integer(value)),
-                // A constant exceeds int32. Integer accumulators refuse it later.
-                None => self.add(Node::Binary(operation, left, right)),
-            };
+        let record = operation.record();
+        match (x, y) {
+            (Number::Integer(x), Number::Integer(y)) if operation != Binary::Divide => {
+                match (record.of_integers)(x, y) {
+                    Some(value) => self.number(Number::Integer(value)),
+                    // A constant exceeds int32. Integer accumulators refuse it later.
+                    None => self.add(Node::Binary(operation, left, right)),
+                }
+            }
+            _ => self.number(Number::Float((record.of_floats)(x.value(), y.value()))),
         }
-        let (x, y) = (x.value(), y.value());
-        let folded = match operation {
-            Binary::Add => x + y,
-            Binary::Subtract => x - y,
-            Binary::Multiply => x * y,
-            Binary::Divide => x / y,
-            // As on the GPU and unlike Rust: NaN if either operand is NaN.
-            Binary::Maximum | Binary::Minimum if x.is_nan() || y.is_nan() => f64::NAN,
-            Binary::Maximum => x.max(y),
-            Binary::Minimum => x.min(y),
-        };
-        self.number(Number::Float(folded))
     }
 
     /// The kind of each node, from the kinds of the accumulator and of the inputs.
@@ -283,7 +157,7 @@ impl ExpressionGraph {
                 Node::Input(at) => inputs[at as usize],
                 Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
                 Node::Integer(_) | Node::Float(_) => Kind::Float,
-                Node::Unary(Unary::Negate | Unary::Absolute | Unary::Round, value) => {
+                Node::Unary(operation, value) if operation.record().keeps_integers => {
                     meet(value, value)
                 }
                 Node::Unary(..) | Node::Binary(Binary::Divide, ..) => Kind::Float,
@@ -340,35 +214,13 @@ impl ExpressionGraph {
         if depth == 0 {
             return "...".to_owned();
         }
-        let of = |id: Id| self.expression(id, depth - 1);
+        let text = self.operation(id, &|id| self.expression(id, depth - 1));
         match self.node(id) {
-            Node::Accumulator => ACCUMULATOR.to_owned(),
-            Node::ScaledAccumulator => self.scaled_accumulator(),
-            Node::Input(at) => self.inputs[at as usize].clone(),
-            Node::Product(at) => format!("product({})", self.inputs[at as usize]),
-            Node::Integer(value) => value.to_string(),
             Node::Float(bits) => f64::from_bits(bits).to_string(),
-            Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),
-            Node::Unary(operation, value) => format!("{}({})", operation.name(), of(value)),
-            Node::Binary(operation, left, right) => {
-                let symbol = match operation {
-                    Binary::Add => "+",
-                    Binary::Subtract => "-",
-                    Binary::Multiply => "*",
-                    Binary::Divide => "/",
-                    Binary::Maximum | Binary::Minimum => {
-                        return format!("{}({}, {})", operation.name(), of(left), of(right));
-                    }
-                };
-                format!("({} {symbol} {})", of(left), of(right))
-            }
-            Node::Compare(comparison, left, right) => {
-                format!("({} {} {})", of(left), comparison.symbol(), of(right))
-            }
-            Node::Select { condition, yes, no } => {
-                format!("where({}, {}, {})", of(condition), of(yes), of(no))
-            }
-            Node::Cast(dtype, value) => format!("{dtype}({})", of(value)),
+            Node::Cast(dtype, value) => format!("{dtype}({})", self.expression(value, depth - 1)),
+            Node::Binary(operation, ..) if operation.record().symbol.is_empty() => text,
+            Node::Binary(..) | Node::Compare(..) => format!("({text})"),
+            _ => text,
         }
     }
 }
@@ -384,8 +236,7 @@ impl fmt::Display for ExpressionGraph {
                 match fold {
                     None => format!("{name} = {value}"),
                     Some((fold, dims)) => {
-                        let function = if *fold == Fold::Sum { "sum" } else { "max" };
-                        format!("{name} = {function}({value}, dim={dims:?})")
+                        format!("{name} = {}({value}, dim={dims:?})", fold.name())
                     }
                 }
             })

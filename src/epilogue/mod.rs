@@ -4,6 +4,7 @@
 //! folder does not depend on Python, the compiler or the driver.
 
 mod bound;
+mod call;
 mod cuda;
 mod cuda_scales;
 mod functions;
@@ -16,12 +17,13 @@ mod source;
 mod specialized;
 
 pub use bound::{BoundEpilogue, Value};
+pub use call::{Argument, Meaning};
 pub use cuda::functor;
-pub use functions::{Argument, Meaning};
-pub use graph::{
-    ACCUMULATOR, Binary, Comparison, ExpressionGraph, Fold, Id, Kind, MAIN_OUTPUT, Node, Number,
-    Output, Unary,
+pub use functions::{
+    Binary, BinaryRecord, Build, Comparison, Constant, Fold, Function, Id, Operation, Parameter,
+    Unary,
 };
+pub use graph::{ACCUMULATOR, ExpressionGraph, Kind, MAIN_OUTPUT, Node, Number, Output};
 pub use intern::{intern, intern_name};
 pub use operand_type::{Input, Step, TensorType};
 pub use scaling::{BlockScale, SWIZZLE, SWIZZLED_TILE, Scaling, TILE_SCALES};

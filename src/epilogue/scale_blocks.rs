@@ -1,6 +1,6 @@
 //! The call of `scale_blocks` in an epilogue function.
 
-use super::functions::{Argument, FunctionCall};
+use super::call::{Argument, FunctionCall};
 use super::scaling::{BlockScale, SWIZZLE, Scaling};
 use super::{ACCUMULATOR, ExpressionGraph, Id, Node};
 

@@ -1,7 +1,7 @@
 //! An expression graph as Python source that traces to the same operations.
 
 use super::scaling::SWIZZLE;
-use super::{ACCUMULATOR, Binary, BlockScale, ExpressionGraph, Fold, Id, Node, Output, Unary};
+use super::{ACCUMULATOR, BlockScale, ExpressionGraph, Id, Node, Output, Unary};
 
 impl ExpressionGraph {
     /// The source of an epilogue function, one assignment per operation. Its names resolve to the
@@ -13,7 +13,11 @@ impl ExpressionGraph {
         let used = self.used();
         for id in (0..self.nodes.len() as Id).filter(|id| used[*id as usize]) {
             if !self.is_leaf(id) {
-                lines.push(format!("    {} = {}", self.name(id), self.operation(id)));
+                lines.push(format!(
+                    "    {} = {}",
+                    self.name(id),
+                    self.operation(id, &|id| self.name(id))
+                ));
             }
         }
         for Output { name, node, fold } in &self.outputs {
@@ -23,8 +27,7 @@ impl ExpressionGraph {
                 None if value == *name => {}
                 None => lines.push(format!("    {name} = {value}")),
                 Some((fold, dims)) => {
-                    let function = if *fold == Fold::Sum { "sum" } else { "max" };
-                    lines.push(format!("    {name} = {function}({value}, dim={dims:?})"));
+                    lines.push(format!("    {name} = {}({value}, dim={dims:?})", fold.name()));
                 }
             }
         }
@@ -42,15 +45,14 @@ impl ExpressionGraph {
     /// The expression that stands for a node in an operation.
     fn name(&self, id: Id) -> String {
         match self.node(id) {
-            Node::Accumulator => ACCUMULATOR.to_owned(),
-            Node::Input(at) => self.inputs[at as usize].clone(),
-            Node::Integer(value) => format!("({value})"),
             Node::Float(bits) => match f64::from_bits(bits) {
                 value if value.is_nan() => "(math.inf - math.inf)".to_owned(),
-                value if value.is_infinite() && value > 0.0 => "math.inf".to_owned(),
-                value if value.is_infinite() => "(-math.inf)".to_owned(),
+                f64::INFINITY => "math.inf".to_owned(),
+                f64::NEG_INFINITY => "(-math.inf)".to_owned(),
                 value => format!("({value:?})"),
             },
+            Node::Integer(value) => format!("({value})"),
+            _ if self.is_leaf(id) => self.operation(id, &|id| self.name(id)),
             _ => {
                 let is_taken = |name: &str| {
                     self.inputs.iter().any(|input| input == name)
@@ -87,28 +89,23 @@ impl ExpressionGraph {
         format!("scale_blocks({})", arguments.join(", "))
     }
 
-    fn operation(&self, id: Id) -> String {
-        let of = |id: Id| self.name(id);
+    /// A node as an expression of its operands, each written by `of`.
+    pub(super) fn operation(&self, id: Id, of: &dyn Fn(Id) -> String) -> String {
         match self.node(id) {
-            Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_) => of(id),
+            Node::Accumulator => ACCUMULATOR.to_owned(),
             Node::ScaledAccumulator => self.scaled_accumulator(),
+            Node::Input(at) => self.inputs[at as usize].clone(),
             Node::Product(at) => format!("product({})", self.inputs[at as usize]),
+            Node::Integer(value) => value.to_string(),
+            Node::Float(bits) => format!("{:?}", f64::from_bits(bits)),
             Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),
             Node::Unary(operation, value) => format!("{}({})", operation.name(), of(value)),
-            Node::Binary(operation, left, right) => {
-                let (left, right) = (of(left), of(right));
-                match operation {
-                    Binary::Add => format!("{left} + {right}"),
-                    Binary::Subtract => format!("{left} - {right}"),
-                    Binary::Multiply => format!("{left} * {right}"),
-                    Binary::Divide => format!("{left} / {right}"),
-                    Binary::Maximum | Binary::Minimum => {
-                        format!("{}({left}, {right})", operation.name())
-                    }
-                }
-            }
+            Node::Binary(operation, left, right) => match operation.record().symbol {
+                "" => format!("{}({}, {})", operation.name(), of(left), of(right)),
+                symbol => format!("{} {symbol} {}", of(left), of(right)),
+            },
             Node::Compare(comparison, left, right) => {
-                format!("{} {} {}", of(left), comparison.symbol(), of(right))
+                format!("{} {} {}", of(left), comparison.record().symbol, of(right))
             }
             Node::Select { condition, yes, no } => {
                 format!("where({}, {}, {})", of(condition), of(yes), of(no))

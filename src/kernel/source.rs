@@ -72,7 +72,12 @@ extern "C" __global__ void __launch_bounds__(Copy::THREADS, Copy::MIN_CTAS)
 /// The program that reduces the partial results of these reductions.
 pub fn reduce_source(reductions: &[Reduction]) -> String {
     let one = |Reduction { fold, compute, out, .. }: &Reduction| {
-        format!("Reduce<{}, fused::{}, {}>", compute.short_name(), fold.name(), out.short_name())
+        format!(
+            "Reduce<{}, fused::{}, {}>",
+            compute.short_name(),
+            fold.record().cuda,
+            out.short_name()
+        )
     };
     let all: Vec<String> = reductions.iter().map(one).collect();
     format!(

@@ -69,7 +69,7 @@ mod _core {
         stream::stream_handle,
         tensor_map::PyTensorMap,
         tensors::{DenseTensor, KernelOperand, ScaledTensor, TensorWrapper},
-        trace::{TracedEpilogue, trace_epilogue},
+        trace::{EpilogueFunction, TracedEpilogue, epilogue_functions, trace_epilogue},
         tuning::{
             CudaBenchmark, TimedLaunches, TuningBenchmark, add_tuning_results,
             clear_tuning_results, register_tuning_key, tuning_identity, tuning_mode,

@@ -10,9 +10,7 @@ use std::ops::Range;
 use super::ReferenceError;
 use super::element::{Element, with_element};
 use super::scratch::{Region, ScratchMatrix, room};
-use crate::epilogue::{
-    Binary, BoundEpilogue, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type,
-};
+use crate::epilogue::{BinaryRecord, BoundEpilogue, Fold, Id, Kind, Node, Value, compute_type};
 use crate::operand::{DType, View};
 
 /// Buffers that are reused from region to region.
@@ -84,23 +82,25 @@ pub unsafe fn store_region(
             Node::Integer(value) => values.resize(rows * columns, round(kind, value as f64)),
             Node::Float(bits) => values.resize(rows * columns, round(kind, f64::from_bits(bits))),
             Node::Unary(operation, value) => {
-                values.extend(
-                    as_common(value, kind).map(|value| round(kind, unary(operation, value))),
-                );
+                let evaluate = operation.record().evaluate;
+                values.extend(as_common(value, kind).map(|value| round(kind, evaluate(value))));
             }
             Node::Binary(operation, left, right) => {
                 let pairs = as_common(left, kind).zip(as_common(right, kind));
-                values.extend(
-                    pairs.map(|(left, right)| binary(operation, kind, double, left, right)),
-                );
+                let BinaryRecord { of_floats, of_integers, .. } = *operation.record();
+                values.extend(pairs.map(|(x, y)| match kind {
+                    Kind::Integer => {
+                        let value = of_integers(x as i64, y as i64);
+                        f64::from(value.unwrap_or_default() as i32)
+                    }
+                    _ => round(kind, of_floats(x, y)),
+                }));
             }
             Node::Compare(comparison, left, right) => {
                 let common = kinds[left as usize].max(kinds[right as usize]);
                 let pairs = as_common(left, common).zip(as_common(right, common));
-                values
-                    .extend(pairs.map(|(left, right)| {
-                        f64::from(u8::from(compare(comparison, left, right)))
-                    }));
+                let holds = comparison.record().holds;
+                values.extend(pairs.map(|(left, right)| f64::from(u8::from(holds(left, right)))));
             }
             Node::Select { condition, yes, no } => {
                 let choices = of(condition).iter().zip(of(yes)).zip(of(no));
@@ -149,28 +149,13 @@ fn reduce_region(
 ) -> ScratchMatrix {
     let mut matrix = ScratchMatrix::default();
     matrix.clear(if along_m { 1 } else { rows }, if along_n { 1 } else { columns });
-    matrix.values.fill(identity(fold));
+    matrix.values.fill(fold.record().identity);
     for (index, value) in values.iter().enumerate() {
         let (row, column) = (index / columns, index % columns);
         let at = matrix.index(if along_m { 0 } else { row }, if along_n { 0 } else { column });
-        matrix.values[at] = combine(fold, matrix.values[at], *value);
+        matrix.values[at] = (fold.record().combine)(matrix.values[at], *value);
     }
     matrix
-}
-
-fn identity(fold: Fold) -> f64 {
-    match fold {
-        Fold::Sum => 0.0,
-        Fold::Maximum => f64::NEG_INFINITY,
-    }
-}
-
-/// Combines in float64, where sums of int32 values are exact.
-fn combine(fold: Fold, x: f64, y: f64) -> f64 {
-    match fold {
-        Fold::Sum => x + y,
-        Fold::Maximum => maximum(x, y),
-    }
 }
 
 /// Buffers of the size of a reduced output: its totals, and one of its matrices.
@@ -224,7 +209,7 @@ pub unsafe fn store_reductions(
     for (at, ((fold, view, [along_batch, along_m, along_n], wrap), totals)) in reductions {
         let Totals { mut values, mut matrix } = totals;
         let [batches, m, n] = view.shape.map(|extent| extent as usize);
-        values.resize(batches * m * n, identity(fold));
+        values.resize(batches * m * n, fold.record().identity);
         for (region, partial) in partials {
             let start =
                 |along: bool, range: &Range<i64>| if along { 0 } else { range.start as usize };
@@ -234,7 +219,7 @@ pub unsafe fn store_reductions(
             for (index, value) in partial.values.iter().enumerate() {
                 let (down, across) = (index / partial.columns, index % partial.columns);
                 let total = &mut values[(batch * m + row + down) * n + column + across];
-                *total = combine(fold, *total, *value);
+                *total = (fold.record().combine)(*total, *value);
             }
         }
         for batch in 0..batches {
@@ -262,73 +247,5 @@ fn round_to_kind(kind: Kind, double: bool, value: f64) -> f64 {
         Kind::Float => f64::from(value as f32),
         Kind::Integer => f64::from(value as i64 as i32),
         Kind::Truth => f64::from(u8::from(value != 0.0)),
-    }
-}
-
-fn unary(operation: Unary, x: f64) -> f64 {
-    match operation {
-        Unary::Negate => -x,
-        Unary::Absolute => x.abs(),
-        Unary::Round => x.round_ties_even(),
-        Unary::Exp => x.exp(),
-        Unary::Log => x.ln(),
-        Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => 1.0 / x.sqrt(),
-        Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-        Unary::Tanh => x.tanh(),
-        Unary::Silu => x / (1.0 + (-x).exp()),
-        // Below -40 the second factor is 0. The clamp avoids 0 * infinity.
-        Unary::Gelu => 0.5 * maximum(x, -40.0) * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
-        Unary::GeluTanh => {
-            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-            0.5 * x * (1.0 + inner.tanh())
-        }
-        Unary::Hardswish => x * maximum(0.0, minimum(6.0, x + 3.0)) / 6.0,
-    }
-}
-
-fn binary(operation: Binary, kind: Kind, double: bool, x: f64, y: f64) -> f64 {
-    if kind == Kind::Integer {
-        let (x, y) = (x as i32, y as i32);
-        return f64::from(match operation {
-            Binary::Add => x.wrapping_add(y),
-            Binary::Subtract => x.wrapping_sub(y),
-            Binary::Multiply => x.wrapping_mul(y),
-            Binary::Maximum => x.max(y),
-            Binary::Minimum => x.min(y),
-            // Unreachable: quotients are floats.
-            Binary::Divide => 0,
-        });
-    }
-    // float64 has more than twice float32's precision, so rounding the float64 result of float32
-    // operands equals float32 arithmetic.
-    let value = match operation {
-        Binary::Add => x + y,
-        Binary::Subtract => x - y,
-        Binary::Multiply => x * y,
-        Binary::Divide => x / y,
-        Binary::Maximum => maximum(x, y),
-        Binary::Minimum => minimum(x, y),
-    };
-    round_to_kind(kind, double, value)
-}
-
-/// NaN if either operand is NaN, as in torch. Rust's `f64::max` ignores NaN.
-fn maximum(x: f64, y: f64) -> f64 {
-    if x > y || x.is_nan() { x } else { y }
-}
-
-fn minimum(x: f64, y: f64) -> f64 {
-    if x < y || x.is_nan() { x } else { y }
-}
-
-fn compare(comparison: Comparison, x: f64, y: f64) -> bool {
-    match comparison {
-        Comparison::Less => x < y,
-        Comparison::LessEqual => x <= y,
-        Comparison::Greater => x > y,
-        Comparison::GreaterEqual => x >= y,
-        Comparison::Equal => x == y,
-        Comparison::NotEqual => x != y,
     }
 }

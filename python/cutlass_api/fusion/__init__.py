@@ -31,7 +31,7 @@ from typing import Any
 from cutlass_api import _core
 from cutlass_api._core import EpilogueArguments, TracedEpilogue
 from cutlass_api.fusion import activation
-from cutlass_api.fusion._eager import torch_function
+from cutlass_api.fusion._functions import compute
 
 
 def trace(
@@ -61,22 +61,22 @@ def trace_in_out(fn: Callable[..., Any] | str) -> tuple[list[str], list[str]]:
 
 def maximum(x: Any, y: Any) -> Any:
     """The elementwise maximum. NaN if either value is NaN."""
-    return torch_function("maximum", x, y)
+    return compute("maximum", x, y)
 
 
 def minimum(x: Any, y: Any) -> Any:
     """The elementwise minimum. NaN if either value is NaN."""
-    return torch_function("minimum", x, y)
+    return compute("minimum", x, y)
 
 
 def exp(x: Any) -> Any:
     """The elementwise exponential."""
-    return torch_function("exp", x)
+    return compute("exp", x)
 
 
 def round(x: Any) -> Any:
     """To the nearest integer, ties to even."""
-    return torch_function("round", x)
+    return compute("round", x)
 
 
 def product(B: Any) -> Any:
@@ -99,7 +99,7 @@ def sum(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
 
     An epilogue can return a reduction but not compute with it.
     """
-    return torch_function("sum", x, dim=dim)
+    return compute("sum", x, dim=dim)
 
 
 def max(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
@@ -107,7 +107,7 @@ def max(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
 
     An epilogue can return a reduction but not compute with it.
     """
-    return torch_function("amax", x, dim=dim)
+    return compute("max", x, dim=dim)
 
 
 def scale_blocks(

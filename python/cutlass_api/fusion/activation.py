@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cutlass_api.fusion._eager import torch_function
+from cutlass_api.fusion._functions import compute
 
 
 def identity(x: Any) -> Any:
@@ -12,37 +12,37 @@ def identity(x: Any) -> Any:
 
 def relu(x: Any) -> Any:
     """x if x > 0, else 0."""
-    return torch_function("relu", x)
+    return compute("relu", x)
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
     """x if x > 0, else ``negative_slope * x``."""
-    return torch_function("leaky_relu", x, negative_slope=negative_slope)
+    return compute("leaky_relu", x, negative_slope=negative_slope)
 
 
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x))."""
-    return torch_function("sigmoid", x)
+    return compute("sigmoid", x)
 
 
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent."""
-    return torch_function("tanh", x)
+    return compute("tanh", x)
 
 
 def silu(x: Any) -> Any:
     """x * sigmoid(x)."""
-    return torch_function("silu", x)
+    return compute("silu", x)
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
     """x * Phi(x), with the normal distribution's Phi; ``approximate="tanh"`` approximates it."""
-    return torch_function("gelu", x, approximate=approximate)
+    return compute("gelu", x, approximate=approximate)
 
 
 def hardswish(x: Any) -> Any:
     """x * clamp(x + 3, 0, 6) / 6."""
-    return torch_function("hardswish", x)
+    return compute("hardswish", x)
 
 
 __all__ = ["gelu", "hardswish", "identity", "leaky_relu", "relu", "sigmoid", "silu", "tanh"]

@@ -1,35 +1,23 @@
 """The source of an epilogue that computes a region of pointwise operations behind a product."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx
 
+from cutlass_api.fusion._functions import FUNCTIONS
 from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import CAST, RESHAPES, add_call, is_call, is_known_as, value_of
 from cutlass_api.inductor._products import INT_MM, MIXED, add_product
 
 aten = torch.ops.aten
 
-#: Pointwise operations, and the expressions of the epilogue language that compute them.
-EXPRESSIONS: dict[Any, Callable[..., str]] = {
-    aten.add.Tensor: lambda x, y, alpha=1: f"{x} + {y}" if alpha == 1 else f"{x} + {alpha} * {y}",
-    aten.sub.Tensor: lambda x, y, alpha=1: f"{x} - {y}" if alpha == 1 else f"{x} - {alpha} * {y}",
-    aten.mul.Tensor: lambda x, y: f"{x} * {y}",
-    aten.div.Tensor: lambda x, y: f"{x} / {y}",
-    aten.neg.default: lambda x: f"-{x}",
-    aten.exp.default: lambda x: f"exp({x})",
-    aten.abs.default: lambda x: f"abs({x})",
-    aten.sqrt.default: lambda x: f"sqrt({x})",
-    aten.rsqrt.default: lambda x: f"rsqrt({x})",
-    aten.relu.default: lambda x: f"relu({x})",
-    aten.sigmoid.default: lambda x: f"sigmoid({x})",
-    aten.tanh.default: lambda x: f"tanh({x})",
-    aten.maximum.default: lambda x, y: f"maximum({x}, {y})",
-    aten.minimum.default: lambda x, y: f"minimum({x}, {y})",
+#: Pointwise operations, and the functions of the epilogue language that compute them.
+EXPRESSIONS = {
+    attrgetter(function.aten)(aten): name for name, function in FUNCTIONS.items() if function.aten
 }
 #: Operations that the pass replaces as part of a longer expression only.
 PARTS = (aten.erf.default,)
@@ -143,7 +131,11 @@ class Epilogue:
             self.is_complete = False
             return "accum"
         values = [self._argument(arg, node) for arg in node.args]
-        return self._assign(EXPRESSIONS[node.target](*values, **node.kwargs))
+        # Of addition and subtraction: the factor of the second value.
+        alpha = node.kwargs.get("alpha", 1)
+        if alpha != 1:
+            values[1] = f"{alpha} * {values[1]}"
+        return self._assign(f"{EXPRESSIONS[node.target]}({', '.join(values)})")
 
     def _product(self, node: fx.Node) -> str:
         accum = "accum"

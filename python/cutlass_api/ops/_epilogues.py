@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from cutlass_api._core import trace_epilogue
-from cutlass_api.fusion import activation as activations
+from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
 
 SUM = "def epilogue(accum, input):\n    D = accum + input\n    return D"
 SCALED = "def epilogue(accum, alpha):\n    D = accum * alpha\n    return D"
@@ -15,15 +15,15 @@ def epilogue(accum, input, beta, alpha):
 """
 #: Activations whose derivative depends on their argument. That of the others is a function of the
 #: output.
-PREACTIVATION_DERIVATIVES = ("gelu", "silu", "hardswish")
+PREACTIVATION_DERIVATIVES = tuple(name for name in ACTIVATIONS if FUNCTIONS[name].reads_argument)
 
 
 @cache
 def linear(activation: str | None, has_bias: bool, returns_preactivation: bool = False) -> str:
     """D = activation(accum + bias), and the argument of the activation as a second output."""
     name = activation or "identity"
-    if name not in activations.__all__:
-        known = ", ".join(activations.__all__)
+    if name not in ACTIVATIONS:
+        known = ", ".join(sorted(ACTIVATIONS))
         raise ValueError(
             f"cutlass_api::linear: activation is {activation!r}; pass None or one of {known}"
         )

@@ -5,52 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cutlass_api._core import trace_epilogue
+from cutlass_api._core import EpilogueFunction, trace_epilogue
+from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS, torch_function
 
-aten = torch.ops.aten
-
-#: The gradient of an activation's argument, from that of its output and the second output of
-#: `linear_forward`: the argument for gelu, silu and hardswish, the output for the others.
-DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "relu": lambda grad, y: aten.threshold_backward(grad, y, 0),
-    "sigmoid": aten.sigmoid_backward,
-    "tanh": aten.tanh_backward,
-    "leaky_relu": lambda grad, y: aten.leaky_relu_backward(grad, y, 0.01, True),
-    "gelu": aten.gelu_backward,
-    "silu": lambda grad, x: silu_gradient(grad, x),
-    "hardswish": aten.hardswish_backward,
-    "identity": lambda grad, y: grad,
-}
-
-
-def silu_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    if not torch.is_grad_enabled():
-        return aten.silu_backward(grad, x)
-    # torch's operator cannot be differentiated.
-    sigmoid = torch.sigmoid(x)
-    return grad * sigmoid * (1 + x * (1 - sigmoid))
-
-
-UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    **{name: getattr(torch.nn.functional, name) for name in ("silu", "gelu", "hardswish")},
-    **{
-        name: getattr(torch, name)
-        for name in ("absolute", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh")
-    },
-    "negate": torch.neg,
-}
-BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    name: getattr(torch, name)
-    for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
-}
-COMPARISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "<": torch.lt,
-    "<=": torch.le,
-    ">": torch.gt,
-    ">=": torch.ge,
-    "==": torch.eq,
-    "!=": torch.ne,
+#: By the name of an operation in `TracedEpilogue.nodes`.
+OPERATIONS: dict[str, Callable[..., Tensor]] = {
+    function.operation: computed
+    for name, function in FUNCTIONS.items()
+    if (computed := torch_function(name)) is not None
 }
 
 
@@ -69,13 +31,32 @@ def evaluate(epilogue: str, accum: Tensor, inputs: tuple[Tensor, ...]) -> Tensor
         elif name == "cast":
             dtype = getattr(torch, reads[0])
             value = values[reads[1]].to(dtype).to(accum.dtype)
-        elif name == "where":
-            condition, yes, no = (values[at] for at in reads)
-            value = torch.where(condition != 0, yes, no)
         else:
             operands = [values[at] for at in reads]
-            function = UNARY.get(name) or BINARY.get(name) or COMPARISONS[name]
-            value = function(*operands).to(accum.dtype)
+            if name == "where":
+                operands[0] = operands[0] != 0
+            value = OPERATIONS[name](*operands).to(accum.dtype)
         values.append(value)
     (_, result, _) = traced.results[0]
     return values[result].expand(accum.shape)
+
+
+def derivative(function: EpilogueFunction) -> Callable[[Tensor, Tensor], Tensor]:
+    """The gradient of an activation's argument, from that of its result and from the result, or
+    from the argument if the activation is one of `_epilogues.PREACTIVATION_DERIVATIVES`."""
+    if not function.backward:
+        return lambda grad, saved: grad
+    operator, constants = getattr(torch.ops.aten, function.backward), function.constants
+    if function.derivative is None:
+        return (lambda grad, saved: operator(grad, saved, *constants)) if constants else operator
+    source = f"def epilogue(accum):\n    D = {function.derivative}\n    return D"
+
+    def differentiable(grad: Tensor, saved: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return grad * evaluate(source, saved, ())
+        return operator(grad, saved, *constants)
+
+    return differentiable
+
+
+DERIVATIVES = {name: derivative(FUNCTIONS[name]) for name in ACTIVATIONS}

@@ -102,15 +102,14 @@ impl<'py> Tracer<'_, 'py> {
     fn binary(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Id> {
         let left = self.value(&node.getattr("left")?)?;
         let right = self.value(&node.getattr("right")?)?;
-        let operation = match kind(&node.getattr("op")?)?.as_str() {
-            "Add" => Binary::Add,
-            "Sub" => Binary::Subtract,
-            "Mult" => Binary::Multiply,
-            "Div" => Binary::Divide,
-            "Pow" => return self.power(node, left, right),
-            other => return Err(self.unknown_operator(node, other)),
-        };
-        Ok(self.graph.binary(operation, left, right))
+        let operator = kind(&node.getattr("op")?)?;
+        if operator == "Pow" {
+            return self.power(node, left, right);
+        }
+        match Binary::ALL.iter().find(|operation| operation.record().syntax == operator) {
+            Some(operation) => Ok(self.graph.binary(*operation, left, right)),
+            None => Err(self.unknown_operator(node, &operator)),
+        }
     }
 
     fn comparison(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Id> {
@@ -119,17 +118,11 @@ impl<'py> Tracer<'_, 'py> {
             let message = "comparisons cannot be chained in an epilogue function";
             return Err(self.error(node, message));
         };
-        let comparison = match kind(operator)?.as_str() {
-            "Lt" => Comparison::Less,
-            "LtE" => Comparison::LessEqual,
-            "Gt" => Comparison::Greater,
-            "GtE" => Comparison::GreaterEqual,
-            "Eq" => Comparison::Equal,
-            "NotEq" => Comparison::NotEqual,
-            other => return Err(self.unknown_operator(node, other)),
-        };
+        let operator = kind(operator)?;
+        let known = Comparison::ALL.iter().find(|known| known.record().syntax == operator);
+        let comparison = known.ok_or_else(|| self.unknown_operator(node, &operator))?;
         let (left, right) = (self.value(&node.getattr("left")?)?, self.value(right)?);
-        Ok(self.graph.add(Node::Compare(comparison, left, right)))
+        Ok(self.graph.add(Node::Compare(*comparison, left, right)))
     }
 
     fn unknown_operator(&self, node: &Bound<'_, PyAny>, operator: &str) -> PyErr {

@@ -2,6 +2,7 @@
 //! function's syntax tree is walked node by node; an error shows the line of the user's source.
 
 mod expressions;
+mod functions;
 mod names;
 mod number;
 mod scope;
@@ -10,5 +11,6 @@ mod statements;
 mod traced;
 mod tracer;
 
+pub use functions::{EpilogueFunction, epilogue_functions};
 pub use number::number;
 pub use traced::{TracedEpilogue, trace_epilogue};

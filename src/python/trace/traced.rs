@@ -79,7 +79,7 @@ impl TracedEpilogue {
                 (operation.name(), left, right).into_pyobject(py)
             }
             Node::Compare(comparison, left, right) => {
-                (comparison.symbol(), left, right).into_pyobject(py)
+                (comparison.record().symbol, left, right).into_pyobject(py)
             }
             Node::Select { condition, yes, no } => ("where", condition, yes, no).into_pyobject(py),
             Node::Cast(dtype, of) => ("cast", dtype.to_string(), of).into_pyobject(py),
