@@ -72,7 +72,7 @@ def scaled_grouped(
     *,
     out: torch.Tensor,
     epilogue: str,
-    fast_sums: bool,
+    fast_sums: bool = False,
     kernel: str | None = None,
 ) -> None:
     """The same for float8, with the scales of ``aten._scaled_grouped_mm``."""
@@ -159,8 +159,8 @@ def fake_of(
         return torch.empty_strided(numbers(size), numbers(stride), dtype=dtype, device=device)
 
 
-def symbolic(node: Any) -> torch.Tensor | None:
-    """A FakeTensor like an IR node, symbols included; None for None."""
+def symbolic(node: Any) -> torch.Tensor:
+    """A FakeTensor like an IR node, symbols included."""
     with V.fake_mode:
         return ir_node_to_tensor(node)
 

@@ -1,4 +1,7 @@
-"""The lowering of our operators: Inductor times our kernels beside the operations they replace."""
+"""The lowering of our operators: Inductor times our kernels beside the operations they replace.
+
+What it offers for an operator is the attribute ``lowering`` of the operator's record.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -7,11 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-import cutlass_api
-import cutlass_api.ops
-from cutlass_api._batches import broadcast_shape
+from cutlass_api import _core
 from cutlass_api.arguments import (
     EpilogueArguments,
     GemmArguments,
@@ -20,11 +20,10 @@ from cutlass_api.arguments import (
 )
 from cutlass_api.inductor import Options
 from cutlass_api.inductor import _candidates as ours
+from cutlass_api.inductor._nodes import has_hints
 from cutlass_api.inductor._options import options_in_force
 from cutlass_api.inductor._timing import time_alike
 from cutlass_api.inductor._torch import (
-    FixedLayout,
-    FlexibleLayout,
     SubgraphChoiceCaller,
     V,
     autotune_select_algorithm,
@@ -33,11 +32,12 @@ from cutlass_api.inductor._torch import (
     inline_subgraph_to_ir_nodes,
     realize_inputs,
     register_lowering,
+    row_major_layout,
     size_hints,
 )
-from cutlass_api.ops import OPERATORS, _scales
-from cutlass_api.ops._library import product_dtype
+from cutlass_api.ops import OPERATORS
 from cutlass_api.ops._operator import Call, Lowering, Operator
+from cutlass_api.ops._scales import grouped_operands
 
 log = logging.getLogger(__name__)
 
@@ -85,109 +85,104 @@ class ReplacedCaller(SubgraphChoiceCaller):
         return inline_subgraph_to_ir_nodes(self.gm, self._boxes, self.name)
 
 
-def _replaced() -> list[fx.GraphModule]:
-    """The operations that the node in lowering replaces, in one or two forms."""
-    node = V.graph.current_node
-    meta = node.meta if isinstance(node, fx.Node) else {}
-    return [meta[key] for key in (REPLACED, PARTLY_REPLACED) if key in meta]
+def _register(operator: Operator) -> None:
+    """Registers the lowering of an operator, which calls the operator where it offers nothing."""
+    fallback = fallback_handler(operator.overload, add_to_fallback_set=False)
+
+    def lowering(*args: Any, **options: Any) -> Any:
+        result = _lower(operator, operator.bind(args, options))
+        return fallback(*args, **options) if result is None else result
+
+    register_lowering(operator.overload, type_promotion_kind=None)(lowering)
 
 
-def _lower(
-    operator: Any,
-    boxes: Sequence[Any],
-    layout: Any,
-    make_choices: Callable[[Sequence[Any]], list[Any]],
-    backends: str | None,
-    input_gen_fns: dict[int, Any] | None = None,
-) -> Any:
+def _lower(operator: Operator, call: Call) -> Any:
     """The fastest of our kernels and the operations that the node in lowering replaces. None if
     Inductor does not autotune, or there is nothing to choose from."""
-    replaced = _replaced()
+    fakes = {name: _mapped(ours.symbolic, getattr(call, name)) for name in operator.tensors}
+    if not all(has_hints(fake) for value in fakes.values() for fake in _flat(value)):
+        return None
+    assert operator.lowering is not None
+    offer = operator.lowering(call.replace(**fakes))
+    if offer is None:
+        return None
+    names = [*operator.factors, *offer.operands, *([offer.offsets] if offer.offsets else [])]
+    boxes = [box for name in names for box in _flat(getattr(call, name))]
+    node = V.graph.current_node
+    layout = row_major_layout(node.meta["val"])
+    replaced = [node.meta[key] for key in (REPLACED, PARTLY_REPLACED) if key in node.meta]
     nodes = list(realize_inputs(*boxes))
     choices: list[Any] = []
     if ours.are_wanted() and layout.device.type == "cuda":
         try:
-            choices = make_choices(nodes)
+            choices = _candidates(offer, nodes, layout)
         except Exception:
             if not replaced:
                 raise
-            log.debug("no kernels of ours for %s", operator, exc_info=True)
+            log.debug("no kernels of ours for %s", operator.overload, exc_info=True)
+    # For the comparison with a fused kernel, the product is the fastest of ATEN's and ours.
+    # Triton's templates would double the time of compilation; they take part once the operations
+    # are inlined.
+    backends = None if offer.offsets else "ATEN"
     for at, module in enumerate(replaced):
         choices.append(ReplacedCaller(at, module, nodes, layout, boxes, backends))
     if not choices:
         return None
     time_alike(choices)
     result = autotune_select_algorithm(
-        operator.name().replace("::", "_"),
+        f"cutlass_api_{operator.name}",
         choices,
         nodes,
         layout,
-        input_gen_fns=input_gen_fns,
+        input_gen_fns={len(nodes) - 1: _even_groups(nodes[0])} if offer.offsets else None,
         return_multi_template=False,
     )
     return result[0] if isinstance(result, tuple) else result
 
 
-def _layout_of(call: Call, product: Lowering) -> FixedLayout:
-    """The layout of the output: row-major, on A's device."""
-    A, B = call.factors
-    a, b = A.get_size(), B.get_size()
-    batch = [] if product.offsets else broadcast_shape(a[:-2], b[:-2])
-    size = [*batch, a[-2], b[-1]]
-    dtype = product.out_dtype or product_dtype(A.get_dtype(), B.get_dtype())
-    return FixedLayout(A.get_device(), dtype, size, FlexibleLayout.contiguous_strides(size))
+def _flat(value: Any) -> Sequence[Any]:
+    """The tensors of an argument: a tensor, a list of tensors, or none."""
+    if isinstance(value, list | tuple):
+        return value
+    return [] if value is None else [value]
 
 
-def _product_of(call: Call) -> Lowering | None:
-    """What our kernels compute for a call of IR nodes; None if the operator has to, as for sizes
-    that depend on data."""
-
-    def symbolic(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return list(map(ours.symbolic, value))
-        return ours.symbolic(value)
-
-    shapes = {name: symbolic(getattr(call, name)) for name in call.operator.tensors}
-    assert call.operator.lowering is not None
-    try:
-        return call.operator.lowering(call.replace(**shapes))
-    except GuardOnDataDependentSymNode:
-        return None
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """The same argument of other tensors."""
+    if isinstance(value, list | tuple):
+        return list(map(function, value))
+    return None if value is None else function(value)
 
 
-def _fused_arguments(product: Lowering) -> Callable[..., Any]:
-    """The arguments of a kernel from its output, factors and operands."""
+def _candidates(offer: Lowering, nodes: Sequence[Any], layout: Any) -> list[Any]:
+    """The kernels that rank first."""
 
-    def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *operands: Any) -> Any:
-        if out.dim() == 3:
+    def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *others: Any) -> Any:
+        *operands, offsets = others if offer.offsets else (*others, None)
+        if offsets is not None and operands:
+            operands = list(grouped_operands("scaled_grouped_mm", a, b, *operands)[0].values())
+        elif out.dim() == 3:
             # A matrix is a factor of each product of the batch.
             a, b = (factor.expand(out.shape[0], *factor.shape[-2:]) for factor in (a, b))
+        epilogue = None
+        if offer.epilogue is not None:
+            names = _core.trace_epilogue(offer.epilogue).inputs
+            inputs = dict(zip(names, operands, strict=True))
+            epilogue = EpilogueArguments(offer.epilogue, D=out, **inputs)
         accumulator = ours.accumulator(a.dtype, b.dtype)
-        if product.epilogue is None:
-            return GemmArguments(a, b, out, accumulator_type=accumulator)
-        names = cutlass_api._core.trace_epilogue(product.epilogue).inputs
-        fused = EpilogueArguments(
-            product.epilogue, D=out, **dict(zip(names, operands, strict=True))
-        )
-        performance = PerformanceControls(product.fast_sums)
-        return GemmArguments(a, b, out, accumulator, fused, performance=performance)
+        options = {"epilogue": epilogue, "performance": PerformanceControls(offer.fast_sums)}
+        if offsets is None:
+            return GemmArguments(a, b, out, accumulator, **options)
+        return GroupedGemmArguments(a, b, out, accumulator, offsets, **options)
 
-    return arguments
-
-
-def _grouped_arguments(product: Lowering) -> Callable[..., Any]:
-    """The same of a grouped product, whose last operand is the offsets."""
-
-    def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *rest: Any) -> Any:
-        *scales, ends = rest
-        if product.epilogue is None:
-            return GroupedGemmArguments(a, b, out, "float32", ends)
-        operands, _ = _scales.grouped_operands("scaled_grouped_mm", a, b, *scales)
-        fused = EpilogueArguments(product.epilogue, D=out, **operands)
-        performance = PerformanceControls(product.fast_sums)
-        return GroupedGemmArguments(a, b, out, "float32", ends, fused, performance=performance)
-
-    return arguments
+    options: dict[str, Any] = {} if offer.epilogue is None else {"epilogue": offer.epilogue}
+    if offer.fast_sums:
+        options["fast_sums"] = True
+    choice = ours.GEMM
+    if offer.offsets:
+        choice = ours.GROUPED if offer.epilogue is None else ours.SCALED_GROUPED
+    count = (options_in_force() or Options()).candidates
+    return list(ours.callers(count, choice, nodes, layout, arguments, **options))
 
 
 def _even_groups(A: Any) -> Callable[[Any], torch.Tensor]:
@@ -199,55 +194,6 @@ def _even_groups(A: Any) -> Callable[[Any], torch.Tensor]:
         return ends.to(dtype=offsets.get_dtype(), device=offsets.get_device())
 
     return offsets_like
-
-
-def _lower_call(call: Call) -> Any:
-    """The kernels that rank first, or the operations that the node replaces, whichever is faster;
-    None as for `_lower`.
-
-    For the comparison of matrix products, torch's product is the fastest of ATEN's and ours.
-    Triton's templates would double the time of compilation; they take part once the operations are
-    inlined. For grouped products, all backends take part.
-    """
-    product = _product_of(call)
-    if product is None:
-        return None
-    inputs = list(call.factors)
-    for name in product.operands:
-        value = getattr(call, name)
-        inputs += value if isinstance(value, (list, tuple)) else [value]
-    options: dict[str, Any] = {}
-    if product.epilogue is not None:
-        options["epilogue"] = product.epilogue
-    if product.fast_sums or (product.offsets and product.epilogue):
-        options["fast_sums"] = product.fast_sums
-    generators: dict[int, Any] = {}
-    choice, arguments = ours.GEMM, _fused_arguments(product)
-    if product.offsets:
-        generators[len(inputs)] = _even_groups(call.factors[0])
-        inputs.append(getattr(call, product.offsets))
-        choice = ours.SCALED_GROUPED if product.epilogue else ours.GROUPED
-        arguments = _grouped_arguments(product)
-    layout = _layout_of(call, product)
-    count = (options_in_force() or Options()).candidates
-
-    def choices(nodes: Sequence[Any]) -> list[Any]:
-        return list(ours.callers(count, choice, nodes, layout, arguments, **options))
-
-    overload = call.operator.overload
-    backends = None if product.offsets else "ATEN"
-    return _lower(overload, inputs, layout, choices, backends, generators or None)
-
-
-def _register(operator: Operator) -> None:
-    def lower(*args: Any, **options: Any) -> Any:
-        result = _lower_call(operator.bind(args, options))
-        if result is None:
-            fallback = fallback_handler(operator.overload, add_to_fallback_set=False)
-            return fallback(*args, **options)
-        return result
-
-    register_lowering(operator.overload, type_promotion_kind=None)(lower)
 
 
 for operator in OPERATORS.values():

@@ -66,6 +66,13 @@ def size_hints(sizes: Sequence[Any]) -> tuple[int, ...]:
     return tuple(V.graph.sizevars.optimization_hints(sizes))
 
 
+def row_major_layout(value: torch.Tensor) -> FixedLayout:
+    """The layout of a row-major tensor like a FakeTensor."""
+    size = utils.convert_shape_to_inductor(value.shape)
+    strides = FlexibleLayout.contiguous_strides(size)
+    return FixedLayout(value.device, value.dtype, size, strides)
+
+
 def compile_for_benchmark(
     module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], settings: dict[str, Any]
 ) -> Any:
@@ -119,8 +126,6 @@ __all__ = [
     "ExternKernelCaller",
     "ExternKernelChoice",
     "ExternKernelGPUBenchmarkRequest",
-    "FixedLayout",
-    "FlexibleLayout",
     "GraphLowering",
     "InductorChoices",
     "Layout",
