@@ -84,11 +84,12 @@ struct SimtGemm {
   static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns of a thread
   // BLOCKED: each block of K is accumulated separately. NARROW: from chains of CHAIN products.
   static constexpr bool BLOCKED = is_same<Accumulator, f32> || is_same<Accumulator, f64>;
-  static constexpr bool NARROW = is_same<Accumulator, f32> && sizeof(A) == 2 && sizeof(B) == 2;
+  static constexpr bool NARROW = is_same<Accumulator, f32> && class_of<A> == ElementClass::HALF &&
+                                 class_of<B> == ElementClass::HALF;
   static constexpr int CHAIN = 4;
   static_assert(TILE_K % CHAIN == 0);
   static_assert(!Epilogue::SCALES || is_same<Accumulator, f32>);
-  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) *
+  static constexpr int SUM_REGISTERS = PER_M * PER_N * (bits_of<Accumulator> == 64 ? 2 : 1) *
                                        (NARROW    ? 3
                                         : BLOCKED ? 2
                                                   : 1);

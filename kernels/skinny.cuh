@@ -38,7 +38,8 @@ template <class A, class B, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKEN
           int TILE_K, int WARPS_N, int STAGES, int SPLIT, int ALIGN, Method METHOD, class Epilogue>
 struct SkinnyGemm {
   // MIXED: B is 8-bit integers, converted to A's type in registers.
-  static constexpr bool MIXED = sizeof(A) == 2 && sizeof(B) == 1;
+  static constexpr bool MIXED =
+      class_of<A> == ElementClass::HALF && class_of<B> == ElementClass::INTEGER8;
   static_assert(MIXED ? A_K_MAJOR && B_K_MAJOR : is_same<A, B>);
   using Element = A;  // what is multiplied
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
@@ -53,7 +54,7 @@ struct SkinnyGemm {
   static constexpr int SIZE = sizeof(Element);
   // The tile of A may have more rows than TOKENS: the swizzle needs rows of 64 or 128 bytes
   // (SWIZZLE_M), the copy at least 16 bytes per thread (COPY_M).
-  static constexpr int SWIZZLE_M = A_K_MAJOR ? 8 : (SIZE == 4 ? 128 : 64) / SIZE;
+  static constexpr int SWIZZLE_M = A_K_MAJOR ? 8 : (bits_of<Element> == 32 ? 128 : 64) / SIZE;
   static constexpr int COPY_M = THREADS * 16 / (TILE_K * SIZE),
                        MIN_M = SWIZZLE_M > COPY_M ? SWIZZLE_M : COPY_M;
   static constexpr int TILE_M = TOKENS > MIN_M ? TOKENS : MIN_M;

@@ -28,7 +28,7 @@ template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B
           bool GROUPED, class Epilogue>
 struct Sm80Gemm {
   static_assert(is_same<A, B>, "mma.sync multiplies operands of one type");
-  static_assert(!GROUPED || A_K_MAJOR || ALIGN == sizeof(A), "a group may begin at any row");
+  static_assert(!GROUPED || A_K_MAJOR || 8 * ALIGN == bits_of<A>, "a group may begin at any row");
   static constexpr bool ASYNC = ALIGN >= 4;  // cp.async copies at least 4 bytes
   static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "copies through registers are double-buffered");
 
@@ -48,7 +48,7 @@ struct Sm80Gemm {
   // With f32 output, where this would be visible, each step starts from zero and is added to the
   // accumulator with rounding.
   static constexpr bool ROUNDS_STEPS =
-      is_same<Accumulator, f32> && is_same<Out, f32> && sizeof(A) == 2;
+      is_same<Accumulator, f32> && is_same<Out, f32> && class_of<A> == ElementClass::HALF;
 
   // ptxas moves mma.sync across a barrier but not across a branch. An mma.sync of f64 takes so long
   // that ptxas would issue all of a block before the barrier: none would remain to hide the latency
@@ -87,7 +87,7 @@ struct Sm80Gemm {
   // need about as many registers again, and so do separate sums of steps, except on sm_90. f64 has
   // two registers per accumulator, and fragments need as many.
   static constexpr int SUMS = TILE_M * TILE_N / THREADS *
-                              (sizeof(Value) == 8              ? 4
+                              (is_same<Value, f64>             ? 4
                                : ALIGN == 16 && !DIVIDES_BLOCK ? 1
                                                                : 2);
   static constexpr int THREADS_PER_SM = SUMS >= 128 ? 256 : SUMS >= 64 ? 384 : 512;

@@ -15,14 +15,14 @@
 __host__ __device__ constexpr bool is_power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
 
 template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTile {
-  static constexpr int SIZE = sizeof(Element);
+  static constexpr int BITS = bits_of<Element>, SIZE = BITS / 8;
   static constexpr int ROWS = K_MAJOR ? TILE_MN : TILE_K;
   static constexpr int ROW_BYTES = (K_MAJOR ? TILE_K : TILE_MN) * SIZE;
   static constexpr int BYTES = ROWS * ROW_BYTES;
   // Elements of K that one mma.sync consumes: two matrices.
-  static constexpr int K_STEP = SIZE == 8 ? 8 : 32 / SIZE;
+  static constexpr int K_STEP = BITS == 64 ? 8 : 256 / BITS;
   static_assert(is_power_of_two(TILE_MN) && is_power_of_two(TILE_K) &&
-                ROW_BYTES >= (SIZE == 8 ? 128 : 64));
+                ROW_BYTES >= (BITS == 64 ? 128 : 64));
 
   // Linear over XOR: swizzle(r ^ s) == swizzle(r) ^ swizzle(s). Two rows of 64 bytes share the 128
   // bytes of all banks, and the row's last bit selects the half.
@@ -33,9 +33,9 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTi
   // chunks of UNIT elements, of each of 4 rows j. Rows have at least 128 bytes, all banks, so these
   // rows must displace their 2 chunks by 0, 2, 4 and 6.
   static __host__ __device__ constexpr int swizzle(int row) {
-    if (SIZE == 8 || (!K_MAJOR && SIZE == 4))
+    if (BITS == 64 || (!K_MAJOR && BITS == 32))
       return (row & 3) << 1;    // read: 2 chunks of 4 consecutive rows
-    if (!K_MAJOR && SIZE == 1)  // read: rows 0, 1, 4, 5, 8, 9, 12, 13
+    if (!K_MAJOR && BITS == 8)  // read: rows 0, 1, 4, 5, 8, 9, 12, 13
       return ROW_BYTES >= 128 ? (row & 1) | (row >> 1 & 6) : row >> 2 & 3;
     return ROW_BYTES >= 128 ? row & 7 : row >> 1 & 3;  // read: 8 consecutive rows
   }
@@ -53,7 +53,7 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTi
 template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN>
 struct TileCopier {
   using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
-  static constexpr int SIZE = Tile::SIZE;
+  static constexpr int BITS = Tile::BITS, SIZE = Tile::SIZE;
   static constexpr int PIECE = ALIGN >= 4 ? ALIGN : 4;  // bytes
   static constexpr int PIECES_PER_ROW = Tile::ROW_BYTES / PIECE;
   static constexpr int ROW_STEP = THREADS / PIECES_PER_ROW;  // between adjacent rows of a thread
@@ -143,9 +143,9 @@ struct TileCopier {
   // Plain loads, not __ldg: with dependent launches, the preceding grid may write the operands
   // while this grid runs, so they are not constant for its lifetime.
   static __device__ __forceinline__ unsigned element_of(const char* address) {
-    if constexpr (SIZE == 1)
+    if constexpr (BITS == 8)
       return *reinterpret_cast<const unsigned char*>(address);
-    else if constexpr (SIZE == 2)
+    else if constexpr (BITS == 16)
       return *reinterpret_cast<const unsigned short*>(address);
     else
       return *reinterpret_cast<const unsigned*>(address);
@@ -205,9 +205,9 @@ enum class Adjacent { SLOTS, HALVES };
 template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Adjacent ADJACENT>
 struct FragmentReader {
   using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
-  static constexpr int SIZE = Tile::SIZE;
-  static constexpr int UNIT = K_MAJOR || SIZE == 2                       ? 1
-                              : SIZE == 1 || ADJACENT == Adjacent::SLOTS ? 2
+  static constexpr int BITS = Tile::BITS, SIZE = Tile::SIZE;
+  static constexpr int UNIT = K_MAJOR || BITS == 16                      ? 1
+                              : BITS == 8 || ADJACENT == Adjacent::SLOTS ? 2
                                                                          : 1;
   static constexpr int SLOTS = WARP_MN / 8;
   static_assert(is_power_of_two(WARP_MN) && WARP_MN >= 16 && SLOTS % UNIT == 0);
@@ -231,15 +231,15 @@ struct FragmentReader {
     int q = lane / 8, r = lane % 8;  // ldmatrix: this lane passes the address of row r of matrix q
     int slot = ADJACENT == Adjacent::SLOTS ? q & 1 : q >> 1;
     int half = ADJACENT == Adjacent::SLOTS ? q >> 1 : q & 1;
-    if constexpr (SIZE == 8) {
+    if constexpr (BITS == 64) {
       int g = lane / 4 * UNIT, j = lane % 4;
       lane_offset = K_MAJOR ? Tile::offset(mn_start + g, j / 2) + j % 2 * 8
                             : Tile::offset(j, (mn_start + g) / 2) + g % 2 * 8;
     } else if constexpr (K_MAJOR)
       lane_offset = Tile::offset(mn_start + slot * 8 + r, half);
-    else if constexpr (SIZE == 2)
+    else if constexpr (BITS == 16)
       lane_offset = Tile::offset(half * 8 + r, mn_start / 8 + slot);
-    else if constexpr (SIZE == 1)
+    else if constexpr (BITS == 8)
       // ldmatrix transposes pairs of bytes. Of each four K, matrix 0 holds the first two and matrix
       // 1 the last two; likewise matrices 2 and 3.
       lane_offset = Tile::offset((q >> 1) * 16 + (q & 1) * 2 + r / 2 * 4 + r % 2, mn_start / 16);
@@ -250,7 +250,7 @@ struct FragmentReader {
   }
 
   __device__ __forceinline__ void load(Fragments& fragments, unsigned tile, int step) const {
-    if constexpr (SIZE == 8 || (!K_MAJOR && SIZE == 4)) {
+    if constexpr (BITS == 64 || (!K_MAJOR && BITS == 32)) {
 #pragma unroll
       for (int slot = 0; slot < SLOTS; slot += UNIT) {
 #pragma unroll

@@ -1,20 +1,6 @@
-// Element types and the conversions between them.
-//
-// The names are those of the Rust core. Types that C++ lacks are structs around their bits, so that
-// no conversion happens implicitly. Every conversion is exact or rounds once, to nearest even.
+// Conversions between element types. Every conversion is exact or rounds once, to nearest even.
 #pragma once
-
-using f64 = double;
-using f32 = float;
-using s32 = int;
-using s8 = signed char;
-using u8 = unsigned char;
-struct f16 { unsigned short bits; };   // IEEE binary16
-struct bf16 { unsigned short bits; };  // the upper half of an IEEE binary32
-struct e4m3 { unsigned char bits; };   // 8 bits, bias 7, no infinity, one NaN (torch.float8_e4m3fn)
-struct e5m2 { unsigned char bits; };   // 8 bits, the upper half of a binary16 (torch.float8_e5m2)
-struct e8m0 { unsigned char bits; };   // 2^(bits - 127), 255 is NaN: scales (torch.float8_e8m0fnu)
-#define RUTLASS_HAS_TYPES true         // these names are not a user's (src/compile/signature.rs)
+#include "common/elements.cuh"
 
 template <class T, class U> inline constexpr bool is_same = false;
 template <class T> inline constexpr bool is_same<T, T> = true;

@@ -76,7 +76,7 @@ template <class Element> struct VectorOf {
   ptx::Vector vector;
 
   __device__ __forceinline__ Element get(int e) const {
-    if constexpr (SIZE == 8)
+    if constexpr (bits_of<Element> == 64)
       return __hiloint2double(vector.words[2 * e + 1], vector.words[2 * e]);
     else {
       using Bits = typename BitsOf<SIZE>::Type;
@@ -85,7 +85,7 @@ template <class Element> struct VectorOf {
   }
   // Sets an element that was zero.
   __device__ __forceinline__ void put(int e, Element element) {
-    if constexpr (SIZE == 8) {
+    if constexpr (bits_of<Element> == 64) {
       vector.words[2 * e] = __double2loint(element);
       vector.words[2 * e + 1] = __double2hiint(element);
     } else {

@@ -56,13 +56,13 @@ RUTLASS_WGMMA_TYPES(u8, u8, s32, "k32.s32.u8.u8")
 // The immediates at the end of the instruction. Floating-point: the signs of A and B (1: not
 // negated). 16-bit elements: also their majors, 0 for K-major, 1 for MN-major; others are K-major
 // only.
-template <class Accumulator, int SIZE, bool A_K_MAJOR, bool B_K_MAJOR> struct WgmmaModes {
+template <class Accumulator, int BITS, bool A_K_MAJOR, bool B_K_MAJOR> struct WgmmaModes {
   static constexpr char text[] = ", 1, 1";
 };
-template <> struct WgmmaModes<s32, 1, true, true> { static constexpr char text[] = ""; };
-#define RUTLASS_WGMMA_MODES(A_K_MAJOR, B_K_MAJOR, TEXT)                                  \
-  template <class Accumulator> struct WgmmaModes<Accumulator, 2, A_K_MAJOR, B_K_MAJOR> { \
-    static constexpr char text[] = TEXT;                                                 \
+template <> struct WgmmaModes<s32, 8, true, true> { static constexpr char text[] = ""; };
+#define RUTLASS_WGMMA_MODES(A_K_MAJOR, B_K_MAJOR, TEXT)                                   \
+  template <class Accumulator> struct WgmmaModes<Accumulator, 16, A_K_MAJOR, B_K_MAJOR> { \
+    static constexpr char text[] = TEXT;                                                  \
   };
 RUTLASS_WGMMA_MODES(true, true, ", 1, 1, 0, 0")
 RUTLASS_WGMMA_MODES(true, false, ", 1, 1, 0, 1")
@@ -70,11 +70,11 @@ RUTLASS_WGMMA_MODES(false, true, ", 1, 1, 1, 0")
 RUTLASS_WGMMA_MODES(false, false, ", 1, 1, 1, 1")
 #undef RUTLASS_WGMMA_MODES
 // The same with A in registers: 16-bit elements have B's major only.
-template <int SIZE, bool B_K_MAJOR> struct WgmmaRegisterModes {
+template <int BITS, bool B_K_MAJOR> struct WgmmaRegisterModes {
   static constexpr char text[] = ", 1, 1";
 };
-template <> struct WgmmaRegisterModes<2, true> { static constexpr char text[] = ", 1, 1, 0"; };
-template <> struct WgmmaRegisterModes<2, false> { static constexpr char text[] = ", 1, 1, 1"; };
+template <> struct WgmmaRegisterModes<16, true> { static constexpr char text[] = ", 1, 1, 0"; };
+template <> struct WgmmaRegisterModes<16, false> { static constexpr char text[] = ", 1, 1, 1"; };
 
 // A thread's accumulators are PTX registers with names: s0, s1 and so on. As C++ variables, up to
 // 128 of them would be operands of every asm statement, which costs up to a fifth of the compile
@@ -157,10 +157,10 @@ template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; }
 // waiting for the wgmma that write it. Copying all of them to C++ variables takes a fifth of the
 // compile time.
 template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
-  static_assert(sizeof(Accumulator) == 4 || !IN_TOTALS);
+  static_assert(bits_of<Accumulator> == 32 || !IN_TOTALS);
   using Value = decltype(decode(Accumulator{}));
   static constexpr char NAME[] = {IN_TOTALS ? 't' : 's', 0};
-  static constexpr int VALUES_PER_REGISTER = 4 / sizeof(Accumulator);
+  static constexpr int VALUES_PER_REGISTER = 32 / bits_of<Accumulator>;
 
   // Reads COUNT consecutive values of a block.
   template <int BLOCK, int FIRST, int COUNT>
@@ -233,9 +233,10 @@ template <class A, class B, class Accumulator, int N, bool A_K_MAJOR, bool B_K_M
           int B_ROW_BYTES>
 struct Wgmma {
   static_assert(!is_same<Accumulator, s32> || N % 16 == 0 || N == 8 || N == 24);
-  static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // registers; f16 is packed in pairs
+  // Registers; f16 is packed in pairs.
+  static constexpr int SUMS = N / 2 * bits_of<Accumulator> / 32;
   using Types = WgmmaTypes<A, B, Accumulator>;
-  using Modes = WgmmaModes<Accumulator, sizeof(A), A_K_MAJOR, B_K_MAJOR>;
+  using Modes = WgmmaModes<Accumulator, bits_of<A>, A_K_MAJOR, B_K_MAJOR>;
 
   // 32 * STEPS bytes of K, STEPS instructions. Adds to the accumulators of a block of 64 rows; if
   // `accumulate` is 0, the first instruction overwrites them. The next 32 bytes of K lie 32 bytes
@@ -265,7 +266,7 @@ struct Wgmma {
   template <int BLOCK>
   static __device__ __forceinline__ void issue_pair(const unsigned (&a)[8], unsigned long long b,
                                                     int accumulate) {
-    using FromRegisters = WgmmaRegisterModes<sizeof(A), B_K_MAJOR>;
+    using FromRegisters = WgmmaRegisterModes<bits_of<A>, B_K_MAJOR>;
 #define RUTLASS_WGMMA_FROM_REGISTERS(A, B) \
   "wgmma.mma_async.sync.aligned.m64n%11%12 {%10}, {" A "}, " B ", p%13;\n"
     // clang-format off

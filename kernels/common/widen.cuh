@@ -15,7 +15,7 @@ namespace ptx {
 
 // PTX ISA, "Half Precision Floating-Point Instructions: sub, fma".
 template <class Narrow> __device__ __forceinline__ unsigned subtract_base(unsigned pair) {
-  constexpr unsigned BASE = is_same<Narrow, s8> ? 0x64806480u : 0x64006400u;
+  constexpr unsigned BASE = ElementType<Narrow>::IS_SIGNED ? 0x64806480u : 0x64006400u;
   unsigned difference;
   asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(pair), "r"(BASE));
   return difference;
@@ -25,8 +25,8 @@ template <class Narrow> __device__ __forceinline__ unsigned subtract_base(unsign
 template <class Narrow> __device__ __forceinline__ unsigned add_high_bits(unsigned bytes) {
   const unsigned low = (bytes & 0x007f007fu) | 0x43004300u;
   // 0x80 * 0x186 is 0xc300.
-  const unsigned high =
-      is_same<Narrow, s8> ? (bytes & 0x00800080u) | 0xc300c300u : (~bytes & 0x00800080u) * 0x186u;
+  const unsigned high = ElementType<Narrow>::IS_SIGNED ? (bytes & 0x00800080u) | 0xc300c300u
+                                                       : (~bytes & 0x00800080u) * 0x186u;
   unsigned sum;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(low), "r"(0x3f803f80u), "r"(high));
   return sum;
@@ -37,7 +37,8 @@ template <class Wide, class Narrow>
 __device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
   if constexpr (is_same<Wide, f16>) {
     // One instruction for the sign and the exponent byte, which prmt then uses twice.
-    const unsigned both = is_same<Narrow, s8> ? bytes ^ 0x64648080u : bytes | 0x64640000u;
+    const unsigned both =
+        ElementType<Narrow>::IS_SIGNED ? bytes ^ 0x64648080u : bytes | 0x64640000u;
     return subtract_base<Narrow>(permute_bytes<0x2120>(both, 0u));
   } else {
     return add_high_bits<Narrow>(permute_bytes<0x4140>(bytes, 0u));
@@ -49,12 +50,12 @@ __device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
 // first increased by 128. `base`: that number plus the zero point. `rest`: what is left of the zero
 // point.
 template <class Narrow>
-inline constexpr f32 FLOAT_BASE = is_same<Narrow, s8> ? 8388736.0f : 8388608.0f;
+inline constexpr f32 FLOAT_BASE = ElementType<Narrow>::IS_SIGNED ? 8388736.0f : 8388608.0f;
 
 template <class Wide, class Narrow, bool FRACTIONS>
 __device__ __forceinline__ unsigned widen_pair_scaled(unsigned short bytes, f32 base, f32 rest,
                                                       f32 scale) {
-  const unsigned both = is_same<Narrow, s8> ? bytes ^ 0x4b008080u : bytes | 0x4b000000u;
+  const unsigned both = ElementType<Narrow>::IS_SIGNED ? bytes ^ 0x4b008080u : bytes | 0x4b000000u;
   f32 low = __uint_as_float(permute_bytes<0x3220>(both, 0u)) - base,
       high = __uint_as_float(permute_bytes<0x3221>(both, 0u)) - base;
   if constexpr (FRACTIONS) low -= rest, high -= rest;
@@ -68,7 +69,7 @@ template <class Wide, class Narrow> struct WidenWord {
 
   __device__ __forceinline__ void operator()(unsigned (&pairs)[2], unsigned word) const {
     if constexpr (is_same<Wide, f16>) {
-      const unsigned bytes = is_same<Narrow, s8> ? word ^ 0x80808080u : word;
+      const unsigned bytes = ElementType<Narrow>::IS_SIGNED ? word ^ 0x80808080u : word;
       pairs[0] = subtract_base<Narrow>(permute_bytes<0x4140>(bytes, exponents));
       pairs[1] = subtract_base<Narrow>(permute_bytes<0x4342>(bytes, exponents));
     } else {

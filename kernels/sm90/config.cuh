@@ -47,8 +47,8 @@ struct Sm90Config {
   // output. `m` (`n`) counts the rows (columns) of both, as do tiles.
   static constexpr bool DUAL = Epilogue::DUAL, DUAL_ROWS = DUAL && OUT_TRANSPOSED,
                         DUAL_COLUMNS = DUAL && !OUT_TRANSPOSED;
-  static_assert(!DUAL || (sizeof(A) == 2 && sizeof(B) == 2 && is_same<Accumulator, f32> &&
-                          !OVER_GRID && !GROUPED && A_ALIGN == 16));
+  static_assert(!DUAL || (class_of<A> == ElementClass::HALF && class_of<B> == ElementClass::HALF &&
+                          is_same<Accumulator, f32> && !OVER_GRID && !GROUPED && A_ALIGN == 16));
   // A column of the output, and the output's number of them, as columns of both matrices.
   static __host__ __device__ constexpr int output_column(int n) { return DUAL_COLUMNS ? n / 2 : n; }
 
@@ -58,7 +58,7 @@ struct Sm90Config {
   static constexpr int WARPGROUP = 128;
   static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
   static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
-  static constexpr int TILE_K = 128 / sizeof(A);  // one 128-byte row of the swizzle
+  static constexpr int TILE_K = 8 * 128 / bits_of<A>;  // one 128-byte row of the swizzle
   static constexpr int CONSUMERS_PER_TILE = PING_PONG ? 1 : CONSUMERS;
   static constexpr int M_BLOCKS = TILE_M / CONSUMERS_PER_TILE / 64;  // of 64 rows, per consumer
   static_assert(TILE_M == CONSUMERS_PER_TILE * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 &&
@@ -69,21 +69,23 @@ struct Sm90Config {
 
   // MIXED: A is 8-bit integers, B 16-bit floating-point numbers. A is converted to B's type on its
   // way to registers.
-  static constexpr bool MIXED = sizeof(A) == 1 && sizeof(B) == 2;
-  static_assert(MIXED || sizeof(A) == sizeof(B));
+  static constexpr bool MIXED =
+      class_of<A> == ElementClass::INTEGER8 && class_of<B> == ElementClass::HALF;
+  static_assert(MIXED || class_of<A> == class_of<B>);
   using Multiplied = typename Conditional<MIXED, B, A>::Type;
   // wgmma reads shared memory MN-major for 16-bit elements only. A can come from registers instead,
   // in any order.
-  static_assert(sizeof(B) == 2 || B_K_MAJOR, "wgmma reads B from shared memory only");
+  static_assert(bits_of<B> == 16 || B_K_MAJOR, "wgmma reads B from shared memory only");
   static_assert(!B_K_MAJOR || B_ROW_BYTES == 128);
-  static constexpr bool A_FROM_REGISTERS = MIXED || (sizeof(A) == 4 && !A_K_MAJOR);
+  static constexpr bool A_FROM_REGISTERS = MIXED || (bits_of<A> == 32 && !A_K_MAJOR);
   static_assert(!MIXED || A_K_MAJOR);
   // Whether rows r and r + 8 of wgmma's 16 rows are adjacent rows of the matrix (fragment_row).
   static constexpr bool PAIRED_ROWS = A_FROM_REGISTERS && !MIXED;
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "one consumer cannot hide its register loads");
   // The producer's threads load A with cp.async. TMA also rounds f32 to tf32; cp.async would not.
   static constexpr bool A_BY_THREADS = A_ALIGN < 16;
-  static_assert(!A_BY_THREADS || (A_K_MAJOR && sizeof(A) == 2 && CLUSTER_N == 1 && !GROUPED));
+  static_assert(!A_BY_THREADS ||
+                (A_K_MAJOR && class_of<A> == ElementClass::HALF && CLUSTER_N == 1 && !GROUPED));
 
   using Multiply =
       ptx::Wgmma<Multiplied, B, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;

@@ -26,13 +26,16 @@ template <class Config> struct Sm90Registers {
   //   float8   Sums keep 14 bits (docs/design/accuracy.md). 128 elements; 512 where the output's
   //            rounding is larger: bfloat16 and float8. Block scales differ for each K block.
   //   16-bit   1024 elements, with f32 output. Large tiles leave no registers for the totals.
-  static constexpr int SIZE = sizeof(typename Config::Multiplied);
+  static constexpr ElementClass CLASS = class_of<typename Config::Multiplied>;
   using Out = typename Config::Out;
-  static constexpr bool CHAINED = is_same<Accumulator, f32> && !Config::MIXED &&
-                                  !Config::FAST_SUMS &&
-                                  (SIZE == 1 || (SIZE == 2 && sizeof(Out) == 4 && SUMS <= 80));
-  static constexpr bool ROUGH_OUTPUT = is_same<Out, bf16> || sizeof(Out) == 1;
-  static constexpr int CHAIN = SIZE != 1 ? 16 : ROUGH_OUTPUT && !Scales::PRESENT ? 4 : 1;
+  static constexpr bool CHAINED =
+      is_same<Accumulator, f32> && !Config::MIXED && !Config::FAST_SUMS &&
+      (CLASS == ElementClass::FLOAT8 ||
+       (CLASS == ElementClass::HALF && is_same<Out, f32> && SUMS <= 80));
+  static constexpr bool ROUGH_OUTPUT = is_same<Out, bf16> || class_of<Out> == ElementClass::FLOAT8;
+  static constexpr int CHAIN = CLASS != ElementClass::FLOAT8      ? 16
+                               : ROUGH_OUTPUT && !Scales::PRESENT ? 4
+                                                                  : 1;
   static_assert(CHAINED || !Scales::PRESENT, "scales apply to the sums of a chain");
   static constexpr int CHAIN_TOTALS = CHAINED ? SUMS : 0;
   static constexpr int TOTALS = CHAINED ? SUMS : SPLIT_K ? SHARE_SUMS : 0;  // to declare

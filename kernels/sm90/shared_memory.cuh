@@ -48,7 +48,7 @@ template <class Config> struct Sm90Memory {
   static constexpr int ROW_BYTES = OUTPUT_N * sizeof(Out);
   static constexpr int ROW_POWER = (ROW_BYTES & -ROW_BYTES) < 128 ? (ROW_BYTES & -ROW_BYTES) : 128;
   static constexpr int BOX_BYTES = ROW_POWER < 16 ? ROW_BYTES
-                                   : ROW_POWER >= 64 || ROW_POWER == ROW_BYTES || sizeof(Out) >= 4
+                                   : ROW_POWER >= 64 || ROW_POWER == ROW_BYTES || bits_of<Out> >= 32
                                        ? ROW_POWER
                                        : odd_box(ROW_BYTES / (ROW_POWER / 16));
   // The bits of a row number, of 8, that are XORed into the index of a 16-byte piece.
@@ -62,7 +62,7 @@ template <class Config> struct Sm90Memory {
   static constexpr bool TAKES_FACTORS =
       Config::SPLIT == 1 && is_same<typename Config::Accumulator, f32>;
   static constexpr bool CONVERT_ONLY =
-      Config::Epilogue::PLAIN && sizeof(Out) == 2 && is_same<Value, f32> &&
+      Config::Epilogue::PLAIN && class_of<Out> == ElementClass::HALF && is_same<Value, f32> &&
       (TAKES_FACTORS || !(Config::Epilogue::ROW_FACTORS || Config::Epilogue::COLUMN_FACTORS));
   // An octet is 8 columns, the unit of wgmma's accumulator fragments. Unless CONVERT_ONLY, a box is
   // processed in rounds of up to 4 octets; of a dual GEMM, 2 octets of each product.

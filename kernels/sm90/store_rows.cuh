@@ -239,7 +239,7 @@ template <class Config> struct Sm90StoreRows {
     }
 
     auto result = [&](int half, int i) { return Epilogue::result(values[half][i]); };
-    if constexpr (sizeof(Out) == 2) {
+    if constexpr (bits_of<Out> == 16) {
       const unsigned target =
           ptx::shared_address(rows) + slab_offset(strip_row<Config>(lane % 16), lane / 16 * 16);
       auto pair = [&](int half, int octet) {

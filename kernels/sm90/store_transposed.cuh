@@ -159,13 +159,13 @@ template <class Config> struct Sm90StoreTransposed {
 #pragma unroll
       for (int e = 0; e < WIDTH; ++e)
         packed.elements[e] = encode<Out>(Epilogue::result(sums_of_lane[e]));
-      if constexpr (DUAL && sizeof(Out) == 2) {
+      if constexpr (DUAL && bits_of<Out> == 16) {
         if (wide && valid == WIDTH) {
           *reinterpret_cast<uint2*>(target) = packed.four;
           continue;
         }
       }
-      if (!DUAL && sizeof(Out) > 1 && wide && valid == WIDTH) {
+      if (!DUAL && bits_of<Out> > 8 && wide && valid == WIDTH) {
 #pragma unroll
         for (int i = 0; i < int(sizeof(Out)) / 2; ++i)
           ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, packed.vectors[i]);

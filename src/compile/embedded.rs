@@ -15,6 +15,7 @@ pub fn header(name: &str) -> Option<&'static str> {
 pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/choose.cuh",
     "common/cluster.cuh",
+    "common/elements.cuh",
     "common/epilogue.cuh",
     "common/field.cuh",
     "common/fusion.cuh",

@@ -3,6 +3,8 @@
 mod architecture;
 mod cache;
 mod compiler;
+#[cfg(test)]
+mod elements;
 mod embedded;
 mod error;
 mod folder;

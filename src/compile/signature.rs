@@ -5,7 +5,7 @@
 //! the variable spells this type (Itanium C++ ABI, "External Names":
 //! <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>).
 
-use crate::operand::DType;
+use crate::operand::{DType, Element};
 
 /// The variable template, appended to the user's source. The default arguments say whether the
 /// source includes common/types.cuh and common/tma.cuh: otherwise, a class with the name of one in
@@ -147,15 +147,25 @@ impl Pointee {
     }
 }
 
+/// The computed element type that is a class of this name in common/types.cuh.
+fn element_class(name: &str) -> Option<&'static Element> {
+    Element::TABLE
+        .iter()
+        .find(|row| row.is_computed() && row.builtin.is_empty() && row.cuda == name)
+}
+
 /// Element type and element count of the small classes in CUDA's and these headers.
 fn class_elements(name: &str) -> Option<(&'static str, u64)> {
+    if let Some(row) = element_class(name) {
+        return Some((row.name, 1));
+    }
     Some(match name {
-        "__half" | "f16" => ("float16", 1),
+        "__half" => ("float16", 1),
         "__half2" => ("float16", 2),
-        "__nv_bfloat16" | "bf16" => ("bfloat16", 1),
+        "__nv_bfloat16" => ("bfloat16", 1),
         "__nv_bfloat162" => ("bfloat16", 2),
-        "__nv_fp8_e4m3" | "e4m3" => ("float8_e4m3fn", 1),
-        "__nv_fp8_e5m2" | "e5m2" => ("float8_e5m2", 1),
+        "__nv_fp8_e4m3" => ("float8_e4m3fn", 1),
+        "__nv_fp8_e5m2" => ("float8_e5m2", 1),
         vector => {
             let (base, count) = vector.split_at_checked(vector.len().saturating_sub(1))?;
             let dtype = match base {
@@ -232,7 +242,7 @@ impl<'a> Demangler<'a> {
 
     fn class(&self, name: String) -> Type {
         let (header, is_included) = match name.as_str() {
-            "f16" | "bf16" | "e4m3" | "e5m2" => ("common/types.cuh", self.has_types),
+            name if element_class(name).is_some() => ("common/types.cuh", self.has_types),
             "TensorMap" => ("common/tma.cuh", self.has_tensor_map),
             _ => return Type::Class(name),
         };

@@ -64,5 +64,5 @@ pub use sm90::{Schedule, Sm90, Sm90Params, Sm90Scalars};
 pub use source::{PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
 pub use space::{all, at, fused};
 pub use tensor_map::TensorMap;
-pub use types::Types;
+pub use types::{ProductClass, Types};
 pub use unsupported::Unsupported;

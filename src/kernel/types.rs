@@ -1,12 +1,26 @@
 //! Element types of kernels.
 
 use super::unsupported::Unsupported;
+use crate::operand::Class;
 use crate::operand::DType::{self, Bf16, E4m3, E5m2, F16, F32, F64, I8, I32, U8};
 use crate::problem::Problem;
 
-const HALVES: [DType; 2] = [F16, Bf16];
-const FLOAT8: [DType; 2] = [E4m3, E5m2];
-const INTEGER8: [DType; 2] = [I8, U8];
+/// What a kernel multiplies. Kernels of one class differ only in conversions and instructions'
+/// types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductClass {
+    Double,
+    /// float32, which tensor cores round to tf32.
+    Single,
+    Half,
+    Float8,
+    Integer8,
+    Integer32,
+    /// A 16-bit floating-point type and an 8-bit integer type.
+    Mixed,
+    /// Types of which no GEMM kernel has both.
+    Unserved,
+}
 
 /// Element types of one kernel. An elementwise kernel computes in `accumulator`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +32,27 @@ pub struct Types {
 }
 
 impl Types {
+    /// The class of the operands.
+    pub fn class(self) -> ProductClass {
+        use Class::{Double, Float8, Half, Integer8, Integer32, Single};
+        match (self.a.class(), self.b.class()) {
+            (Some(Double), Some(Double)) => ProductClass::Double,
+            (Some(Single), Some(Single)) => ProductClass::Single,
+            (Some(Half), Some(Half)) => ProductClass::Half,
+            (Some(Float8), Some(Float8)) => ProductClass::Float8,
+            (Some(Integer8), Some(Integer8)) => ProductClass::Integer8,
+            (Some(Integer32), Some(Integer32)) => ProductClass::Integer32,
+            (Some(Half), Some(Integer8)) | (Some(Integer8), Some(Half)) => ProductClass::Mixed,
+            _ => ProductClass::Unserved,
+        }
+    }
+
+    /// Whether sums of 16-bit products are stored as float32, so that the output shows their
+    /// rounding errors (docs/design/accuracy.md).
+    pub fn stores_float32_sums(self) -> bool {
+        self.class() == ProductClass::Half && self.accumulator == F32 && self.out == F32
+    }
+
     /// The types of the transposed product.
     pub fn transposed(self) -> Types {
         Types { a: self.b, b: self.a, ..self }
@@ -98,25 +133,19 @@ impl Types {
         add(Bf16, Bf16, F32, &[Bf16, F32, F16]);
         add(F32, F32, F32, &[F32, F16, Bf16]);
         add(F64, F64, F64, &[F64, F32]);
-        for a in FLOAT8 {
-            for b in FLOAT8 {
-                add(a, b, F32, &[F32, F16, Bf16, a]);
-            }
+        for [a, b] in pairs(Class::Float8, Class::Float8) {
+            add(a, b, F32, &[F32, F16, Bf16, a]);
         }
         add(E4m3, E5m2, F32, &[E5m2]);
         add(E5m2, E4m3, F32, &[E4m3]);
-        for a in INTEGER8 {
-            for b in INTEGER8 {
-                add(a, b, I32, &[I32, F32, F16, Bf16, I8, U8]);
-            }
+        for [a, b] in pairs(Class::Integer8, Class::Integer8) {
+            add(a, b, I32, &[I32, F32, F16, Bf16, I8, U8]);
         }
         add(I32, I32, I32, &[I32, F32]);
         // Weight-only quantization: one operand floating-point, the other 8-bit integers.
-        for float in HALVES {
-            for integer in INTEGER8 {
-                add(float, integer, F32, &[float, F32]);
-                add(integer, float, F32, &[float, F32]);
-            }
+        for [float, integer] in pairs(Class::Half, Class::Integer8) {
+            add(float, integer, F32, &[float, F32]);
+            add(integer, float, F32, &[float, F32]);
         }
         all
     }
@@ -130,15 +159,13 @@ impl Types {
             all.extend(outs.iter().map(|out| Types { a, b, accumulator, out: *out }));
         };
         add(F16, F16, F16, &[Bf16]);
-        for half in HALVES {
+        for half in of_class(Class::Half) {
             add(half, half, F32, &[E4m3, E5m2, I32]);
         }
         add(F32, F32, F32, &[I32]);
         add(F64, F64, F64, &[I32]);
-        for a in FLOAT8 {
-            for b in FLOAT8 {
-                add(a, b, F32, &[I32]);
-            }
+        for [a, b] in pairs(Class::Float8, Class::Float8) {
+            add(a, b, F32, &[I32]);
         }
         add(E4m3, E4m3, F32, &[E5m2]);
         add(E5m2, E5m2, F32, &[E4m3]);
@@ -148,17 +175,24 @@ impl Types {
     /// Every combination of types that an elementwise operation has kernels for: inputs and output
     /// of one type.
     pub fn elementwise() -> Vec<Types> {
-        DType::all()
-            .map(|dtype| {
-                let accumulator = match dtype {
-                    F64 => F64,
-                    integer if integer.is_integer() => I32,
-                    _ => F32,
-                };
-                Types { a: dtype, b: dtype, accumulator, out: dtype }
-            })
-            .collect()
+        let types = |dtype: DType| Types {
+            a: dtype,
+            b: dtype,
+            accumulator: dtype.accumulator(),
+            out: dtype,
+        };
+        DType::all().map(types).collect()
     }
+}
+
+/// The types of a class that kernels compute with.
+fn of_class(class: Class) -> impl Iterator<Item = DType> {
+    DType::all().filter(move |dtype| dtype.class() == Some(class))
+}
+
+/// The types of one class, each with those of another.
+fn pairs(first: Class, second: Class) -> impl Iterator<Item = [DType; 2]> {
+    of_class(first).flat_map(move |a| of_class(second).map(move |b| [a, b]))
 }
 
 #[cfg(test)]

@@ -43,6 +43,8 @@ pub struct Element {
     pub builtin: &'static str,
     pub class: Class,
     pub bits: u8,
+    /// Bits of a floating-point number's significand, with the hidden one. 0: an integer.
+    significand: u8,
     pub storage: Storage,
     dlpack: DLDataTypeCode,
     /// The code in XLA's FFI (`XLA_FFI_DataType` of JAX). 0: XLA has no such type.
@@ -62,7 +64,7 @@ macro_rules! elements {
     (
         computed {
             $($variant:ident: $name:literal, $cuda:literal $builtin:literal, $class:ident
-                $bits:literal $storage:ident, $dlpack:ident, $xla:literal, $cutlass:literal,
+                $bits:literal $significand:literal $storage:ident, $dlpack:ident, $xla:literal, $cutlass:literal,
                 $aliases:tt, [$($accumulator:ident)*], $note:literal;)*
         }
         described {
@@ -89,7 +91,8 @@ macro_rules! elements {
             pub const TABLE: &[Element] = &[
                 $(Element {
                     dtype: DType::$variant, name: $name, cuda: $cuda, builtin: $builtin,
-                    class: Class::$class, bits: $bits, storage: Storage::$storage,
+                    class: Class::$class, bits: $bits, significand: $significand,
+                    storage: Storage::$storage,
                     dlpack: DLDataTypeCode::$dlpack, xla: $xla, cutlass: $cutlass,
                     aliases: &$aliases, accumulators: &[$(DType::$accumulator),*], note: $note,
                 },)*
@@ -98,7 +101,7 @@ macro_rules! elements {
                         code: DLDataTypeCode::$other_dlpack.0, bits: $other_bits, lanes: 1,
                     },
                     name: $other, cuda: $other_cuda, builtin: "", class: Class::$other_class,
-                    bits: $other_bits, storage: Storage::$other_storage,
+                    bits: $other_bits, significand: 0, storage: Storage::$other_storage,
                     dlpack: DLDataTypeCode::$other_dlpack, xla: $other_xla,
                     cutlass: $other_cutlass, aliases: &[], accumulators: &[], note: $other_note,
                 },)*
@@ -119,23 +122,23 @@ macro_rules! elements {
 
 elements! {
     computed {
-        // type: name, CUDA name and C++ type, class, bits, storage, DLPack code, XLA code, class in
-        // cutlass, aliases, accumulators, note
-        F64: "float64", "f64" "double", Double 64 Whole, FLOAT, 12, "Float64",
+        // type: name, CUDA name and C++ type, class, bits, of the significand, storage, DLPack code,
+        // XLA code, class in cutlass, aliases, accumulators, note
+        F64: "float64", "f64" "double", Double 64 53 Whole, FLOAT, 12, "Float64",
             ["double", "fp64", "f64"], [F64], "";
-        F32: "float32", "f32" "float", Single 32 Whole, FLOAT, 11, "Float32",
+        F32: "float32", "f32" "float", Single 32 24 Whole, FLOAT, 11, "Float32",
             ["float", "fp32", "f32"], [F32], "";
-        F16: "float16", "f16" "", Half 16 Whole, FLOAT, 10, "Float16",
+        F16: "float16", "f16" "", Half 16 11 Whole, FLOAT, 10, "Float16",
             ["half", "fp16", "f16"], [F32 F16], "IEEE binary16";
-        Bf16: "bfloat16", "bf16" "", Half 16 Whole, BFLOAT, 16, "BFloat16",
+        Bf16: "bfloat16", "bf16" "", Half 16 8 Whole, BFLOAT, 16, "BFloat16",
             ["bf16"], [F32], "the upper half of an IEEE binary32";
-        E4m3: "float8_e4m3fn", "e4m3" "", Float8 8 Whole, FLOAT8_E4M3FN, 20, "Float8E4M3FN",
+        E4m3: "float8_e4m3fn", "e4m3" "", Float8 8 4 Whole, FLOAT8_E4M3FN, 20, "Float8E4M3FN",
             ["fp8e4m3"], [F32], "bias 7, no infinity, one NaN";
-        E5m2: "float8_e5m2", "e5m2" "", Float8 8 Whole, FLOAT8_E5M2, 19, "Float8E5M2",
+        E5m2: "float8_e5m2", "e5m2" "", Float8 8 3 Whole, FLOAT8_E5M2, 19, "Float8E5M2",
             ["fp8e5m2"], [F32], "the upper half of a binary16";
-        I8: "int8", "s8" "signed char", Integer8 8 Whole, INT, 2, "Int8", [], [I32], "";
-        U8: "uint8", "u8" "unsigned char", Integer8 8 Whole, UINT, 6, "Uint8", [], [I32], "";
-        I32: "int32", "s32" "int", Integer32 32 Whole, INT, 4, "Int32", [], [I32], "";
+        I8: "int8", "s8" "signed char", Integer8 8 0 Whole, INT, 2, "Int8", [], [I32], "";
+        U8: "uint8", "u8" "unsigned char", Integer8 8 0 Whole, UINT, 6, "Uint8", [], [I32], "";
+        I32: "int32", "s32" "int", Integer32 32 0 Whole, INT, 4, "Int32", [], [I32], "";
     }
     described {
         // name, CUDA name, class, bits, storage, DLPack code, XLA code, class in cutlass, note
@@ -158,6 +161,16 @@ impl Element {
     /// Whether kernels compute with this type. The other types are described only.
     pub fn is_computed(&self) -> bool {
         self.dtype.is_computed()
+    }
+
+    /// Whether NumPy has this type from `ml_dtypes` only.
+    pub fn is_of_ml_dtypes(&self) -> bool {
+        self.builtin.is_empty() && self.dtype != DType::F16
+    }
+
+    /// Whether there are negative values.
+    pub fn is_signed(&self) -> bool {
+        self.class != Class::Scale && !self.name.starts_with('u')
     }
 }
 
@@ -243,6 +256,20 @@ impl DType {
     /// Bytes in one element, rounded up to a whole byte.
     pub fn bytes(self) -> i64 {
         i64::from(self.bits().div_ceil(8))
+    }
+
+    /// The type in which kernels add up values of this type by default. For types that they do not
+    /// compute with, float32.
+    pub fn accumulator(self) -> DType {
+        self.row().and_then(|row| row.accumulators.first().copied()).unwrap_or(DType::F32)
+    }
+
+    /// Half a unit in the last place of 1; 0 for integers.
+    pub fn roundoff(self) -> f64 {
+        match self.row() {
+            Some(row) if row.significand > 0 => 2f64.powi(-i32::from(row.significand)),
+            _ => 0.0,
+        }
     }
 
     /// The class of this type. `None`: the type is not in the table.

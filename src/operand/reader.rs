@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyType};
 
 use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, read_capsule};
 use super::torch::Torch;
-use super::{DType, DeviceId, Memory, ObjectCache, View};
+use super::{Class, DType, DeviceId, Element, Memory, ObjectCache, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
 
@@ -357,7 +357,7 @@ fn read_protocol(
 #[inline(always)]
 fn correct_narrow_dtype(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResult<()> {
     let (known, _) = into.dtype_and_read_only();
-    if matches!(known, DType::I8 | DType::U8)
+    if known.class() == Some(Class::Integer8)
         && let Some(dtype) = tensor.getattr_opt("dtype")?
     {
         let named_dtype = DType::describe(&dtype.str()?.to_cow()?);
@@ -376,7 +376,7 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     }
     let name = tensor.getattr("dtype")?.getattr("name")?;
     let dtype = DType::from_name(name.extract::<&str>()?);
-    Ok(dtype.filter(|d| matches!(d, DType::Bf16 | DType::E4m3 | DType::E5m2)))
+    Ok(dtype.filter(|dtype| dtype.element().is_some_and(Element::is_of_ml_dtypes)))
 }
 
 fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResult<()> {

@@ -77,11 +77,7 @@ impl Problem {
         match self {
             Problem::Gemm(p) => p.accumulator,
             Problem::GroupedGemm(p) => p.accumulator,
-            Problem::Elementwise(p) => match p.out.dtype {
-                DType::F64 => DType::F64,
-                integer if integer.is_integer() => DType::I32,
-                _ => DType::F32,
-            },
+            Problem::Elementwise(p) => p.out.dtype.accumulator(),
         }
     }
 

@@ -12,7 +12,6 @@ use super::metadata;
 use super::utils::class_name;
 use crate::epilogue::{Epilogue, intern};
 use crate::kernel::{self, Design};
-use crate::operand::DType;
 
 /// A kernel. `metadata` describes it; `supports`, `compile` and `run` check, compile and launch it.
 ///
@@ -136,7 +135,8 @@ pub fn kernel_of(object: &Bound<'_, PyAny>) -> PyResult<&'static kernel::Kernel>
 /// Whether the built-in kernel at a position rounds float32 operands to tf32.
 pub fn rounds_to_tf32(position: usize) -> bool {
     let kernel = kernel::at(position);
-    matches!(kernel.design, Design::Sm80(_) | Design::Sm90(_)) && kernel.types.a == DType::F32
+    matches!(kernel.design, Design::Sm80(_) | Design::Sm90(_))
+        && kernel.types.class() == kernel::ProductClass::Single
 }
 
 /// The error of a method that a subclass must define.

@@ -1,6 +1,6 @@
 //! The element types that the reference computes with.
 
-use crate::operand::DType;
+use crate::operand::{Class, DType};
 
 /// Whether the reference computes a GEMM, grouped or not, of these types.
 ///
@@ -23,6 +23,6 @@ pub fn multiplies(a: DType, b: DType, accumulator: DType, out: DType) -> bool {
 pub fn adds(a: DType, b: DType, out: DType) -> bool {
     let known = |dtype: DType| dtype.is_float() || dtype.is_integer();
     let integers = a.is_integer() && b.is_integer();
-    let narrow_float = matches!(out, DType::E4m3 | DType::E5m2);
+    let narrow_float = out.class() == Some(Class::Float8);
     known(a) && known(b) && if integers { known(out) && !narrow_float } else { out.is_float() }
 }

@@ -4,7 +4,7 @@ use super::error::TuneError;
 use super::operands::{HostOperands, Operands, host_buffer, span};
 use crate::driver::{DeviceMemory, Stream};
 use crate::epilogue::BoundEpilogue;
-use crate::operand::{DType, DeviceId, View};
+use crate::operand::{Class, DType, DeviceId, View};
 use crate::problem::Problem;
 use crate::reference::{self, Tolerance, first_difference};
 
@@ -90,14 +90,14 @@ impl Check {
         let of_inputs = match (a, b) {
             (DType::F32, _) if self.inputs_as_tf32 => TF32_ROUNDOFF,
             // Products of floats and integers: kernels round the scaled integers to the float type.
-            _ if a != b => roundoff(a).max(roundoff(b)),
+            _ if a != b => a.roundoff().max(b.roundoff()),
             _ => 0.0,
         };
-        let of_sums = match a {
-            DType::E4m3 | DType::E5m2 => FLOAT8_SUM_ROUNDOFF,
-            _ => roundoff(problem.accumulator()),
+        let of_sums = match a.class() {
+            Some(Class::Float8) => FLOAT8_SUM_ROUNDOFF,
+            _ => problem.accumulator().roundoff(),
         };
-        let relative = 2.0 * roundoff(dtype) + LARGEST_ERROR * (of_inputs + k.sqrt() * of_sums);
+        let relative = 2.0 * dtype.roundoff() + LARGEST_ERROR * (of_inputs + k.sqrt() * of_sums);
         Tolerance { relative: self.tolerance.unwrap_or(relative), absolute: 0.0 }
     }
 }
@@ -106,17 +106,3 @@ impl Check {
 const TF32_ROUNDOFF: f64 = 1.0 / 2048.0;
 /// The tensor cores keep 14 bits of a sum of float8 products (docs/design/accuracy.md).
 const FLOAT8_SUM_ROUNDOFF: f64 = 1.0 / 16384.0;
-
-/// Half a unit in the last place of 1; 0 for integers.
-fn roundoff(dtype: DType) -> f64 {
-    let bits = match dtype {
-        DType::F64 => 53,
-        DType::F32 => 24,
-        DType::F16 => 11,
-        DType::Bf16 => 8,
-        DType::E4m3 => 4,
-        DType::E5m2 => 3,
-        _ => return 0.0,
-    };
-    2f64.powi(-bits)
-}

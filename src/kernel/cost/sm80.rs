@@ -6,15 +6,21 @@ use super::tiled::{
 };
 use crate::kernel::operation::Operation;
 use crate::kernel::sm80::Sm80;
-use crate::kernel::types::Types;
-use crate::operand::DType;
+use crate::kernel::types::{ProductClass, Types};
 
 /// Fitted on an H100: FLOP per second of one multiprocessor's `mma.sync` in the fastest kernel.
-fn fitted_rate(dtype: DType) -> f64 {
-    match dtype {
-        DType::I8 | DType::U8 => 8e12,
-        DType::F32 => 2e12,
-        _ => 4e12,
+fn fitted_rate(class: ProductClass) -> f64 {
+    match class {
+        ProductClass::Integer8 => 8e12,
+        ProductClass::Half => 4e12,
+        ProductClass::Single => 2e12,
+        ProductClass::Double => unreachable!("float64_rate"),
+        ProductClass::Float8
+        | ProductClass::Integer32
+        | ProductClass::Mixed
+        | ProductClass::Unserved => {
+            unreachable!("Sm80::configs has no kernels of this class")
+        }
     }
 }
 
@@ -62,9 +68,9 @@ fn float64_rate(config: &Sm80, shares: bool, query: &CostQuery) -> f64 {
 /// whether several CTAs share the multiprocessor and hide the latency of one another's
 /// instructions.
 fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
-    match (types.a, config.align) {
-        (DType::F64, 16) => 0.85,
-        (DType::F64, _) => 1.3,
+    match (types.class(), config.align) {
+        (ProductClass::Double, 16) => 0.85,
+        (ProductClass::Double, _) => 1.3,
         (_, 16) => 1.0,
         // Grouped kernels have a fit of their own.
         (_, 4) if config.grouped => 1.5,
@@ -72,7 +78,7 @@ fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
         (_, 4) if shares => 1.4,
         (_, 4) => 2.6,
         // An instruction for each element.
-        (dtype, _) => 2.9 / dtype.bytes() as f64,
+        _ => 2.9 / types.a.bytes() as f64,
     }
 }
 
@@ -89,10 +95,10 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
     let element = types.a.bytes() as f64;
     let shares =
         ctas_per_sm > 1 && config.ctas(query.problem) > u64::from(query.target.multiprocessors);
-    let (rate, memory_rate) = match types.a {
-        DType::F64 => (float64_rate(config, shares, query), DEEP_PIPELINE_MEMORY_RATE),
-        dtype => {
-            let rate = fitted_rate(dtype) * fitted_efficiency(config.tile, element);
+    let (rate, memory_rate) = match types.class() {
+        ProductClass::Double => (float64_rate(config, shares, query), DEEP_PIPELINE_MEMORY_RATE),
+        class => {
+            let rate = fitted_rate(class) * fitted_efficiency(config.tile, element);
             (rate * query.scale.mma_sync, FITTED_MEMORY_RATE)
         }
     };

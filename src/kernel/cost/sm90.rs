@@ -10,10 +10,8 @@ use super::sm90_rates::{
     alignment_penalty, epilogue_seconds,
 };
 use super::{sm90_grid_split, sm90_grouped};
-use crate::kernel::sm90::{
-    FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, is_mixed, k_block, placed,
-};
-use crate::kernel::types::Types;
+use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, k_block, placed};
+use crate::kernel::types::{ProductClass, Types};
 
 // ---- rates, of one multiprocessor unless stated otherwise ----
 
@@ -118,7 +116,7 @@ fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQue
     let (bytes, clock) = (query.bytes, query.scale.clock);
     let memory = FITTED_MEMORY_LATENCY + bytes / (FITTED_MEMORY_RATE * query.scale.memory);
     let work = placed.work_seconds / clock;
-    let mixed = if is_mixed(types) { LAUNCH_OF_MIXED } else { 0.0 };
+    let mixed = if types.class() == ProductClass::Mixed { LAUNCH_OF_MIXED } else { 0.0 };
     let launch = FITTED_LAUNCH + mixed + FITTED_START_ALONE;
     let seconds = launch + (work * work + memory * memory).sqrt();
     let epilogue = match query.is_fused {
@@ -158,7 +156,7 @@ fn estimate_tiles(
 
     // A K block is 128 bytes, for which wgmma takes equally long for all element types; in a mixed
     // product, 128 elements of 16 bits.
-    let mixed = is_mixed(types);
+    let mixed = types.class() == ProductClass::Mixed;
     let block_bytes = if mixed { 256.0 } else { 128.0 };
     let blocks = (problem.k().unsigned_abs().div_ceil(k_block(types).into()) as f64 / split).ceil();
     // Bytes of a K block of A and B: as they arrive, and weighted by the L2 alignment penalty.
@@ -207,7 +205,7 @@ fn estimate_tiles(
     // stores, and the next wave begins after its end.
     let ends = (FITTED_TILE_END + FITTED_SUM_END * config.sums_of_thread() * split) * sharing_ends;
     let (work, ends_of_all) = if split > 1.0 {
-        let narrow = types.a.bytes() == 1 && types.b.bytes() == 1;
+        let narrow = matches!(types.class(), ProductClass::Float8 | ProductClass::Integer8);
         let adding = FITTED_SPLIT
             + FITTED_SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split
             + if narrow { SPLIT_OF_EIGHT_BITS } else { 0.0 };
@@ -234,7 +232,7 @@ fn estimate_tiles(
     if config.swapped && waves > 1.0 && tile_n > 16.0 {
         work *= match config.a_from_registers(types) && !mixed {
             true if is_fused => FITTED_FUSED_PAIRS,
-            false if is_fused || types.out.bytes() != 2 => FITTED_SWAPPED,
+            false if is_fused || types.out.bits() != 16 => FITTED_SWAPPED,
             _ => 1.0,
         };
     }

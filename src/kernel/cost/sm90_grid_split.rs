@@ -8,7 +8,7 @@ use super::sm90_rates::{
     FITTED_ONE_CONSUMER, SPLIT_OF_EIGHT_BITS, alignment_penalty, epilogue_seconds,
 };
 use crate::kernel::sm90::{Schedule, Sm90};
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 
 /// Calibrates this model's times to those of the model without a grid split.
 const FITTED_CALIBRATION: f64 = 1.243;
@@ -59,7 +59,10 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let exchange = FITTED_EXCHANGE
         + FITTED_SUM_STORED * config.sums_of_thread() * reducers
         + FITTED_SUM_ADDED * splits * added
-        + if types.a.bytes() == 1 { SPLIT_OF_EIGHT_BITS } else { 0.0 };
+        + match types.class() {
+            ProductClass::Float8 | ProductClass::Integer8 => SPLIT_OF_EIGHT_BITS,
+            _ => 0.0,
+        };
     let clusters = config.tiles(problem) as f64 * splits;
     let at_once = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     let wait = if clusters > at_once { FITTED_WAIT } else { 0.0 };

@@ -3,8 +3,7 @@
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::tiles::tiles;
-use crate::kernel::types::Types;
-use crate::operand::DType;
+use crate::kernel::types::{ProductClass, Types};
 use crate::problem::GemmProblem;
 
 /// A configuration in the user's frame: `tile` refers to the user's M and N.
@@ -47,7 +46,7 @@ impl Sgemm {
     /// The configurations for these types; none unless both operands are float32.
     pub fn configs(types: Types) -> Vec<Sgemm> {
         let mut configs = Vec::new();
-        if (types.a, types.b) != (DType::F32, DType::F32) {
+        if types.class() != ProductClass::Single {
             return configs;
         }
         let shapes: [(u32, &[TileStages]); 2] = [(16, &ALIGN_16), (4, &ALIGN_4)];

@@ -1,6 +1,6 @@
 //! The configurations of the family.
 
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 use crate::operand::DType;
 
 /// A configuration.
@@ -33,9 +33,11 @@ impl Simt {
             _ => [[128, 128, 8], [64, 64, 16], [32, 32, 16]],
         };
         // The largest tile leaves no registers to widen 16-bit elements.
-        let is_narrow = |dtype: DType| matches!(dtype, DType::F16 | DType::Bf16);
-        let too_large = usize::from(is_narrow(types.a) || is_narrow(types.b));
-        let plain = tiles.into_iter().skip(too_large).map(|tile| Simt { tile, grouped: false });
+        let too_large = matches!(types.class(), ProductClass::Half | ProductClass::Mixed);
+        let plain = tiles
+            .into_iter()
+            .skip(usize::from(too_large))
+            .map(|tile| Simt { tile, grouped: false });
         plain.chain(tiles.into_iter().skip(1).map(|tile| Simt { tile, grouped: true }))
     }
 

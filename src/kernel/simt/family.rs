@@ -11,8 +11,7 @@ use crate::kernel::params::GemmParams;
 use crate::kernel::program::ProgramParts;
 use crate::kernel::reduction::Partials;
 use crate::kernel::tiles::tiles;
-use crate::kernel::types::Types;
-use crate::operand::DType;
+use crate::kernel::types::{ProductClass, Types};
 use crate::problem::GemmProblem;
 
 impl Family for Simt {
@@ -24,7 +23,7 @@ impl Family for Simt {
         let of = |types| Simt::configs(types).map(move |config| (types, config));
         let few = |types| Simt::few_configs(types).map(move |config| (types, config));
         // `Sgemm` serves float32, unless no dimension is contiguous.
-        let is_float32 = |types: &Types| (types.a, types.b) == (DType::F32, DType::F32);
+        let is_float32 = |types: &Types| types.class() == ProductClass::Single;
         let (float32, usual): (Vec<_>, Vec<_>) = Types::gemm().into_iter().partition(is_float32);
         let seldom = float32.into_iter().chain(Types::seldom_stored());
         usual.into_iter().flat_map(of).chain(seldom.flat_map(few))

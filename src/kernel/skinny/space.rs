@@ -2,7 +2,7 @@
 
 use super::config::{Method, Narrow, Skinny, k_major};
 use crate::kernel::layout::Major;
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 use crate::operand::DType;
 
 /// Alignment, tokens, columns and K of the tile, warps along N, stages, split.
@@ -95,8 +95,8 @@ impl Skinny {
     /// The configurations for these types. None for 16-bit operands with float32 output, which
     /// shows rounding errors: other families accumulate more accurately.
     pub fn configs(types: Types) -> Vec<Skinny> {
-        let halves = matches!(types.a, DType::F16 | DType::Bf16) && types.out != DType::F32;
-        let words = types.a == DType::F32;
+        let halves = types.class() == ProductClass::Half && types.out != DType::F32;
+        let words = types.class() == ProductClass::Single;
         let mixed = Skinny::mixed_side(types);
         let is_uniform = types.a == types.b && (halves || words);
         if types.accumulator != DType::F32 || !(is_uniform || mixed.is_some()) {
@@ -136,14 +136,11 @@ impl Skinny {
     /// The narrow side of a mixed product, whose wide operand is the one of 8-bit integers. `None`
     /// for other types, and for outputs of another type than the narrow operand.
     fn mixed_side(types: Types) -> Option<Narrow> {
-        let (narrow, wide, side) = match types.a.bytes() > types.b.bytes() {
-            true => (types.a, types.b, Narrow::M),
-            false => (types.b, types.a, Narrow::N),
+        let (narrow, side) = match types.a.is_float() {
+            true => (types.a, Narrow::M),
+            false => (types.b, Narrow::N),
         };
-        let is_mixed = matches!(narrow, DType::F16 | DType::Bf16)
-            && matches!(wide, DType::I8 | DType::U8)
-            && types.out == narrow;
-        is_mixed.then_some(side)
+        (types.class() == ProductClass::Mixed && types.out == narrow).then_some(side)
     }
 
     /// Whether the kernel leads the list without a problem (`kernel/listing.rs`): the first of its

@@ -5,8 +5,7 @@ use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::reduction::Partials;
 use crate::kernel::tiles::tiles;
-use crate::kernel::types::Types;
-use crate::operand::DType;
+use crate::kernel::types::{ProductClass, Types};
 use crate::problem::GemmProblem;
 
 /// A configuration in the user's frame: `tile` and `warps` refer to the user's M and N.
@@ -48,8 +47,8 @@ impl Sm80 {
     /// CTAs that share a multiprocessor of Hopper, by registers (`THREADS_PER_SM` of the program)
     /// and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
-        let per_sum = match (types.a, self.align) {
-            (DType::F64, _) => 4,
+        let per_sum = match (types.class(), self.align) {
+            (ProductClass::Double, _) => 4,
             (_, 16) => 1,
             _ => 2,
         };

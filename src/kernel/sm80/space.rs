@@ -2,12 +2,7 @@
 
 use super::config::Sm80;
 use crate::kernel::layout::{Layout, Major};
-use crate::kernel::types::Types;
-use crate::operand::DType;
-
-/// Types that `mma.sync` multiplies.
-const MULTIPLIED: [DType; 6] =
-    [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::I8, DType::U8];
+use crate::kernel::types::{ProductClass, Types};
 
 /// Tile (K in elements of two bytes; of float64 shapes, in elements), warps and stages.
 type TileWarpsStages = ([u32; 3], [u32; 2], u32);
@@ -71,19 +66,26 @@ const GROUPED: [(u32, &[TileWarpsStages]); 3] = [
 impl Sm80 {
     /// The configurations for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
-        if types.a != types.b || !MULTIPLIED.contains(&types.a) {
+        // `mma.sync` multiplies operands of one type.
+        if types.a != types.b {
             return Vec::new();
         }
-        let element = types.a.bytes() as u32;
-        let stores_float32_sums =
-            element == 2 && types.accumulator == DType::F32 && types.out == DType::F32;
-        let shapes: [(u32, &[TileWarpsStages]); 3] = match element {
-            8 => [(16, &FLOAT64), (8, &FLOAT64_ALIGN_8), (8, &[])],
-            4 => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
-            _ if stores_float32_sums => {
+        let (class, element) = (types.class(), types.a.bytes() as u32);
+        let shapes: [(u32, &[TileWarpsStages]); 3] = match class {
+            ProductClass::Double => [(16, &FLOAT64), (8, &FLOAT64_ALIGN_8), (8, &[])],
+            ProductClass::Single => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
+            ProductClass::Half if types.stores_float32_sums() => {
                 [(16, &ALIGN_16_FLOAT32_OUT), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)]
             }
-            _ => [(16, &ALIGN_16), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
+            ProductClass::Half | ProductClass::Integer8 => {
+                [(16, &ALIGN_16), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)]
+            }
+            ProductClass::Float8
+            | ProductClass::Integer32
+            | ProductClass::Mixed
+            | ProductClass::Unserved => {
+                return Vec::new();
+            }
         };
         let mut configs = Vec::new();
         for layout in Layout::all() {
@@ -93,13 +95,13 @@ impl Sm80 {
                     if m.min(n) * element < 64 {
                         continue;
                     }
-                    let k = if element == 8 { k } else { k * 2 / element };
+                    let k = if class == ProductClass::Double { k } else { k * 2 / element };
                     let tile = [m, n, k];
                     configs.push(Sm80 { layout, tile, warps, stages, align, grouped: false });
                 }
             }
         }
-        if element == 2 {
+        if class == ProductClass::Half {
             for layout in Layout::all().filter(|layout| layout.out == Major::Row) {
                 for (align, shapes) in GROUPED {
                     // A group begins at any row. If A is contiguous along rows, groups have element

@@ -1,8 +1,8 @@
 //! A configuration of the family.
 
 use crate::kernel::layout::{Layout, Major};
-use crate::kernel::types::Types;
-use crate::operand::{DType, View};
+use crate::kernel::types::{ProductClass, Types};
+use crate::operand::View;
 use crate::problem::GemmProblem;
 
 /// How the consumer warpgroups divide the work.
@@ -130,7 +130,11 @@ impl Sm90 {
     /// them, and 4-byte elements that are not K-major. From shared memory, `wgmma` reads an operand
     /// that is not K-major only if its elements have 16 bits; 8-bit operands are packed instead.
     pub fn a_from_registers(&self, types: Types) -> bool {
-        is_mixed(types) || types.a.bytes() == 4 && !self.k_major()[0]
+        match types.class() {
+            ProductClass::Mixed => true,
+            ProductClass::Single => !self.k_major()[0],
+            _ => false,
+        }
     }
 
     /// The required alignment of the user's A (0) or B (1) in bytes, unless it is packed.
@@ -173,24 +177,5 @@ impl Sm90 {
 
 /// Elements of K in a block: a row of 128 bytes, in a mixed product of its 8-bit integers.
 pub fn k_block(types: Types) -> u32 {
-    ROW_BYTES / types.a.bytes().min(types.b.bytes()) as u32
-}
-
-/// Whether one operand has 8-bit integers and the other 16-bit floating-point numbers.
-pub fn is_mixed(types: Types) -> bool {
-    types.a.bytes() != types.b.bytes()
-}
-
-/// Whether both operands have float8 elements. The tensor cores keep 14 bits of a sum of their
-/// products, so the program adds up chains of products in registers of its own, unless fast sums
-/// are permitted (docs/design/accuracy.md).
-pub fn is_float8(types: Types) -> bool {
-    types.a.bytes() == 1 && types.b.bytes() == 1 && types.accumulator == DType::F32
-}
-
-/// Whether sums of 16-bit products are stored as float32, so that the output shows their rounding
-/// errors. `wgmma` truncates at each accumulation. cuBLAS uses `wgmma` if rows begin and end
-/// aligned, and more exact kernels otherwise (docs/design/accuracy.md).
-pub fn stores_float32_sums(types: Types) -> bool {
-    types.a.bytes() == 2 && types.b.bytes() == 2 && types.out == DType::F32
+    8 * ROW_BYTES / types.a.bits().min(types.b.bits())
 }

@@ -1,11 +1,10 @@
 //! Shared memory and registers. The program computes the same values.
 
-use super::config::{ROW_BYTES, Schedule, Sm90, is_float8, is_mixed, stores_float32_sums};
+use super::config::{ROW_BYTES, Schedule, Sm90};
 use super::split::SPLITS_AT_ONCE;
 use crate::epilogue::{BlockScale, Scaling};
 use crate::kernel::cost::chips::{REGISTERS_PER_SM, Target};
-use crate::kernel::types::Types;
-use crate::operand::DType;
+use crate::kernel::types::{ProductClass, Types};
 
 /// Registers for addresses, counters and the epilogue (`OTHERS` of the program).
 const OTHER_REGISTERS: u32 = 48;
@@ -68,7 +67,7 @@ impl Sm90 {
         // An N-major tile of B is loaded in boxes. The last box may overhang the tile.
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(self.row_bytes(1) / 2) };
         // The 16-bit elements of a mixed product's B take two rows.
-        (m + if is_mixed(types) { 2 * b } else { b }) * ROW_BYTES
+        (m + if types.class() == ProductClass::Mixed { 2 * b } else { b }) * ROW_BYTES
     }
 
     /// Dynamic shared memory in bytes: the stages; one or two slabs of 16 rows of sums for each
@@ -115,7 +114,7 @@ impl Sm90 {
     /// mixed product (`FRAGMENTS` of the program).
     fn fragment_registers(&self, types: Types) -> u32 {
         let sets = match self.a_from_registers(types) {
-            true if is_mixed(types) => 3,
+            true if types.class() == ProductClass::Mixed => 3,
             true => 2,
             false => 0,
         };
@@ -134,21 +133,20 @@ impl Sm90 {
 
     /// Registers for the totals of chains of products (`CHAIN_TOTALS` of the program).
     fn chain_registers(&self, types: Types) -> u32 {
-        let chained =
-            stores_float32_sums(types) && types.accumulator == DType::F32 && self.sums() <= 80;
+        let chained = types.stores_float32_sums() && self.sums() <= 80;
         if chained || self.promotes_sums(types) { self.sums() } else { 0 }
     }
 
     /// Whether the program adds up chains of float8 products in registers of its own.
     pub(super) fn promotes_sums(&self, types: Types) -> bool {
-        is_float8(types) && !self.fast_sums
+        types.class() == ProductClass::Float8 && !self.fast_sums
     }
 
     /// Whether the program applies block scales: to float8 products, where the registers hold them
     /// (`Sm90Scales` of the program) or after the main loop (`Sm90Factors`), and to the integers
     /// of a mixed product (`Sm90IntegerScales`).
     pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
-        if is_mixed(types) {
+        if types.class() == ProductClass::Mixed {
             // The integers are the program's A. An instruction multiplies 16 elements of K.
             let Scaling { a, b, .. } = scaling.framed(self.crossed());
             return b.is_none()
@@ -160,7 +158,7 @@ impl Sm90 {
             scale.zero.is_none()
                 && ([32, 64].contains(&scale.depth) || scale.depth.is_multiple_of(128))
         };
-        if !is_float8(types) || !a.iter().chain(&b).all(is_served) {
+        if types.class() != ProductClass::Float8 || !a.iter().chain(&b).all(is_served) {
             return false;
         }
         // Scales of all of K multiply the whole sums, or the partial sums of a split.
@@ -203,7 +201,11 @@ impl Sm90 {
 
     /// CTAs that an SM holds, limited by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
-        let others = if is_mixed(types) { OTHER_REGISTERS_OF_MIXED } else { OTHER_REGISTERS };
+        let others = if types.class() == ProductClass::Mixed {
+            OTHER_REGISTERS_OF_MIXED
+        } else {
+            OTHER_REGISTERS
+        };
         let totals = self.total_registers().max(self.chain_registers(types));
         let registers =
             self.sum_registers(types) + self.fragment_registers(types) + totals + others;

@@ -4,14 +4,14 @@
 //! The L2 cache delivers data once to all multiprocessors of a GPC that request it at about the
 //! same time. The CTAs of a grid that overlaps the preceding grid start on any multiprocessor.
 
-use super::config::{ROW_BYTES, Schedule, Sm90, is_mixed, k_block};
+use super::config::{ROW_BYTES, Schedule, Sm90, k_block};
 use super::grid::TileGrid;
 use crate::kernel::cost::chips::hopper::SMS_PER_GPC;
 use crate::kernel::cost::query::operand_bytes;
 use crate::kernel::cost::sm90_rates::{
     FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, FITTED_ONE_CONSUMER,
 };
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 use crate::problem::GemmProblem;
 
 /// A tile order for a grid that starts on an empty chip, so that its CTAs start GPC by GPC.
@@ -94,9 +94,10 @@ pub fn placed(
         config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0).into_iter().sum::<f64>();
     let blocks = (problem.k() as f64 / f64::from(k_block(types))).ceil();
     let has_one_consumer = config.consumers == 1 || config.schedule == Schedule::PingPong;
-    let multiplied = tile_m * tile_n * if is_mixed(types) { 256.0 } else { 128.0 }
-        / FITTED_TENSOR_RATE
-        * if has_one_consumer { FITTED_ONE_CONSUMER } else { 1.0 };
+    let multiplied =
+        tile_m * tile_n * if types.class() == ProductClass::Mixed { 256.0 } else { 128.0 }
+            / FITTED_TENSOR_RATE
+            * if has_one_consumer { FITTED_ONE_CONSUMER } else { 1.0 };
     let memory = FITTED_MEMORY_LATENCY + operand_bytes(problem) / FITTED_MEMORY_RATE;
     let loaded = |drawn: f64| (arriving / FITTED_ARRIVING_RATE).max(drawn * 128.0);
     let work = |loaded: f64| {

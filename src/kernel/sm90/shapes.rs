@@ -383,7 +383,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::kernel::sm90::is_mixed;
+    use crate::kernel::types::ProductClass;
     use crate::kernel::{Design, Sm90, all};
 
     fn configs() -> impl Iterator<Item = (&'static crate::kernel::Kernel, Sm90)> {
@@ -400,7 +400,7 @@ mod tests {
             let most = if config.consumers == 3 { 96 } else { 192 };
             assert!(registers <= most, "{}: {registers} registers", kernel.name());
             // A stage of a mixed product has 128 elements of K, twice as many as one of 16 bits.
-            let least = if is_mixed(kernel.types) { 2 } else { 4 };
+            let least = if kernel.types.class() == ProductClass::Mixed { 2 } else { 4 };
             assert!(config.stages >= least || config.loads_by_threads(), "{}", kernel.name());
             assert!(config.shared_bytes(kernel.types) <= 227 * 1024, "{}", kernel.name());
         }

@@ -1,11 +1,11 @@
 //! The space of the family: which shapes (`shapes.rs`) exist for which element types, layouts and
 //! kinds of kernels, each with as many stages as fit.
 
-use super::config::{Schedule, Sm90, is_float8, is_mixed, stores_float32_sums};
+use super::config::{Schedule, Sm90};
 use super::memory::{SHARED_BYTES_PER_CTA, SHARED_BYTES_PER_SM};
 use super::shapes::{self, Shape};
 use crate::kernel::layout::{Layout, Major};
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 use crate::operand::DType;
 
 /// Most shared memory, in bytes, of a CTA whose threads load A through the L1 cache. L1 has the
@@ -32,6 +32,7 @@ impl Sm90 {
         if !is_multiplied(types) {
             return Vec::new();
         }
+        let class = types.class();
         let mut configs = Vec::new();
         let mut offer = |shapes: Vec<Shape>, kind: Sm90| {
             let shapes = shapes.into_iter().filter(|shape| serves_types(shape, kind, types));
@@ -42,7 +43,7 @@ impl Sm90 {
                 // As many stages as fit.
                 let most = if kind.loads_by_threads() {
                     SHARED_BYTES_BESIDE_L1
-                } else if is_mixed(types) && shares_sm(&shape) {
+                } else if class == ProductClass::Mixed && shares_sm(&shape) {
                     SHARED_BYTES_OF_TWO
                 } else {
                     SHARED_BYTES_PER_CTA
@@ -58,13 +59,13 @@ impl Sm90 {
                 // Packing accepts both orders, so one layout represents both.
                 let k_major = [layout.a == Major::Row, layout.b == Major::Column];
                 if (0..2).any(|side| !k_major[side] && packed[side])
-                    || (stores_float32_sums(types) && packed.contains(&true))
+                    || (types.stores_float32_sums() && packed.contains(&true))
                 {
                     continue;
                 }
-                if is_mixed(types) {
+                if class == ProductClass::Mixed {
                     // The integers are the program's A, K-major.
-                    let b_is_first = types.b.bytes() == 1;
+                    let b_is_first = types.b.is_integer();
                     if k_major[usize::from(b_is_first)] {
                         let shapes = match packed.contains(&true) {
                             true => shapes::mixed_packed(),
@@ -75,7 +76,7 @@ impl Sm90 {
                     }
                     continue;
                 }
-                if types.a.bytes() == 1 {
+                if matches!(class, ProductClass::Float8 | ProductClass::Integer8) {
                     // Operands that are not K-major are packed.
                     if k_major == [true, true] {
                         let kind = Sm90 { packed, ..Sm90::of(layout) };
@@ -86,7 +87,7 @@ impl Sm90 {
                             offer(shapes::eight_bit_swapped(), Sm90 { swapped: true, ..kind });
                             let over_grid = Sm90 { over_grid: true, ..kind };
                             offer(shapes::eight_bit_over_grid(), over_grid);
-                            if is_float8(types) {
+                            if class == ProductClass::Float8 {
                                 offer(shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
                             }
                         }
@@ -94,7 +95,7 @@ impl Sm90 {
                     continue;
                 }
                 // `wgmma` reads a 4-byte operand that is not K-major from registers only, as A.
-                if types.a.bytes() == 4 && k_major != [true, true] {
+                if class == ProductClass::Single && k_major != [true, true] {
                     let shapes = if packed.contains(&true) {
                         shapes::from_registers_packed()
                     } else {
@@ -122,8 +123,8 @@ impl Sm90 {
                     let program_a = usize::from((layout.out == Major::Column) != swapped);
                     if k_major[program_a]
                         && packed == [false, false]
-                        && !stores_float32_sums(types)
-                        && types.a.bytes() == 2
+                        && !types.stores_float32_sums()
+                        && class == ProductClass::Half
                     {
                         for align in [8, 4] {
                             offer(
@@ -135,15 +136,15 @@ impl Sm90 {
                 }
             }
         }
-        if types.a.bytes() == 1 && !is_mixed(types) {
+        if matches!(class, ProductClass::Float8 | ProductClass::Integer8) {
             let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
             let kind = Sm90 { grouped: true, ..Sm90::of(layout) };
             offer(shapes::eight_bit_grouped(), kind);
-            if is_float8(types) {
+            if class == ProductClass::Float8 {
                 offer(shapes::fast_sums_grouped(), Sm90 { fast_sums: true, ..kind });
             }
         }
-        if types.a.bytes() == 2 && !is_mixed(types) {
+        if class == ProductClass::Half {
             // A is row-major, since a group begins at any row, but a box begins at multiples of 16
             // bytes along the contiguous dimension.
             for b in Major::BOTH {
@@ -162,13 +163,12 @@ impl Sm90 {
 
 /// Whether `wgmma` multiplies elements of these types.
 fn is_multiplied(types: Types) -> bool {
-    match (types.a, types.b) {
-        (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => true,
+    match types.class() {
+        ProductClass::Float8 => true,
+        ProductClass::Half | ProductClass::Single | ProductClass::Integer8 => types.a == types.b,
         // Other outputs of a mixed product are seldom stored.
-        (half @ (DType::F16 | DType::Bf16), DType::I8 | DType::U8)
-        | (DType::I8 | DType::U8, half @ (DType::F16 | DType::Bf16)) => types.out == half,
-        (DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8, b) => types.a == b,
-        _ => false,
+        ProductClass::Mixed => types.out == types.a || types.out == types.b,
+        ProductClass::Double | ProductClass::Integer32 | ProductClass::Unserved => false,
     }
 }
 
@@ -177,7 +177,7 @@ fn serves_types(shape: &Shape, kind: Sm90, types: Types) -> bool {
     let [rows, columns] = shape.tile;
     // Two float16 sums share a register, so columns come in multiples of 16.
     let is_paired = types.accumulator != DType::F16 || columns.is_multiple_of(16);
-    let stores_words = types.out.bytes() == 4;
+    let stores_words = types.out.bits() == 32;
     // The store of 4-byte elements exceeds the registers of three consumers.
     let store_fits = !(stores_words && rows == 192 && (152..=160).contains(&columns));
     // 192 sums a thread and the group walk leave no registers for 4-byte elements.

@@ -1,15 +1,15 @@
 //! The problems that a configuration serves.
 
-use super::config::{ROW_BYTES, Sm90, stores_float32_sums};
+use super::config::{ROW_BYTES, Sm90};
 use super::split::{MAX_SPLITS, MOST_K_OF_INTEGERS};
 use crate::kernel::cost::chips::Target;
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
 use crate::kernel::tensor_map::TensorMap;
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 use crate::kernel::unsupported::Unsupported;
-use crate::operand::{DType, View};
+use crate::operand::{Class, DType, View};
 use crate::problem::GemmProblem;
 
 impl Sm90 {
@@ -22,7 +22,7 @@ impl Sm90 {
             let align = self.aligned_to(at);
             let threads = align < 16;
             // Threads load whole pieces of `align` bytes, never beyond a row's end.
-            let whole = if threads || stores_float32_sums(types) {
+            let whole = if threads || types.stores_float32_sums() {
                 Demand::whole_along(order)
             } else {
                 [false; 2]
@@ -30,7 +30,7 @@ impl Sm90 {
             Demand { whole, by_tma: !threads, ..Demand::aligned(order, align) }
         };
         let Layout { a, b, out } = self.layout;
-        let out = match stores_float32_sums(types) {
+        let out = match types.stores_float32_sums() {
             // N must be aligned in either order: cuBLAS's kernel depends on torch's output, which
             // is row-major.
             true => Demand { whole: [out == Major::Column, true], ..Demand::aligned(out, 16) },
@@ -46,7 +46,8 @@ impl Sm90 {
     pub fn serves_dual(&self, types: Types) -> bool {
         let of_b = self.side_of_b();
         let [slice, shorter] = self.slices(of_b);
-        [types.a, types.b, types.out].iter().all(|dtype| dtype.bytes() == 2)
+        types.class() == ProductClass::Half
+            && types.out.class() == Some(Class::Half)
             && types.accumulator == DType::F32
             && (self.layout.b, self.layout.out) == (Major::Column, Major::Row)
             && self.packed == [false, false]
@@ -74,7 +75,7 @@ impl Sm90 {
     /// for other N, cuBLAS rounds to nearest (docs/design/accuracy.md).
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         const EVEN: i64 = 8;
-        if stores_float32_sums(types) && problem.n() % EVEN != 0 {
+        if types.stores_float32_sums() && problem.n() % EVEN != 0 {
             return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
         }
         if self.over_grid && types.accumulator == DType::I32 && problem.k() > MOST_K_OF_INTEGERS {
@@ -107,7 +108,7 @@ impl Sm90 {
         // Packed operands, and those of other than 16 bits, need every tile: there are few for
         // them.
         let is_plain = !self.packed.contains(&true)
-            && [&problem.a, &problem.b].iter().all(|view| view.dtype.bytes() == 2);
+            && [&problem.a, &problem.b].iter().all(|view| view.dtype.class() == Some(Class::Half));
         if self.split == 1 || !(self.over_grid || is_plain) {
             return Ok(());
         }
@@ -117,7 +118,7 @@ impl Sm90 {
             let dimension = "M * N * L, in clusters' tiles,";
             return Err(Unsupported::TooMany { dimension, extent, limit });
         }
-        let least = i64::from(LEAST_BLOCKS * ROW_BYTES) / problem.a.dtype.bytes();
+        let least = i64::from(LEAST_BLOCKS * 8 * ROW_BYTES / problem.a.dtype.bits());
         if self.over_grid && problem.k() < least {
             return Err(Unsupported::Shallow { k: problem.k(), least });
         }
