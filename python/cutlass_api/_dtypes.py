@@ -9,11 +9,13 @@ from cutlass_api._core import ELEMENT_TYPES
 
 
 def _of_class(*classes: str) -> tuple[torch.dtype, ...]:
-    """The dtypes of these classes that kernels compute with."""
+    """The dtypes of these classes that torch has and kernels compute with."""
     return tuple(
         getattr(torch, element.name)
         for element in ELEMENT_TYPES
-        if element.accumulators and element.element_class in classes
+        if element.accumulators
+        and element.element_class in classes
+        and hasattr(torch, element.name)
     )
 
 

@@ -47,6 +47,13 @@ impl Types {
         }
     }
 
+    /// Whether tensor cores multiply elements of A and of B. Their families differ in the classes
+    /// and combinations that they serve.
+    pub fn on_tensor_cores(self) -> bool {
+        let multiplied = |dtype: DType| dtype.element().is_some_and(|row| row.tensor_cores);
+        multiplied(self.a) && multiplied(self.b)
+    }
+
     /// Whether sums of 16-bit products are stored as float32, so that the output shows their
     /// rounding errors (docs/design/accuracy.md).
     pub fn stores_float32_sums(self) -> bool {

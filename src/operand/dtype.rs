@@ -56,6 +56,9 @@ pub struct Element {
     /// The types in which products of two such elements are summed, the default first. Empty: no
     /// kernel computes with this type.
     pub accumulators: &'static [DType],
+    /// Whether `mma.sync` or `wgmma` multiplies two such elements, or a conversion in a kernel's
+    /// registers precedes it.
+    pub tensor_cores: bool,
     /// What the bits mean, for readers of CUDA code.
     pub note: &'static str,
 }
@@ -65,7 +68,8 @@ macro_rules! elements {
         computed {
             $($variant:ident: $name:literal, $cuda:literal $builtin:literal, $class:ident
                 $bits:literal $significand:literal $storage:ident, $dlpack:ident, $xla:literal, $cutlass:literal,
-                $aliases:tt, [$($accumulator:ident)*], $note:literal;)*
+                $aliases:tt, [$($accumulator:ident)*], $tensor_cores:literal,
+                $note:literal;)*
         }
         described {
             $($other:literal, $other_cuda:literal, $other_class:ident $other_bits:literal
@@ -94,7 +98,8 @@ macro_rules! elements {
                     class: Class::$class, bits: $bits, significand: $significand,
                     storage: Storage::$storage,
                     dlpack: DLDataTypeCode::$dlpack, xla: $xla, cutlass: $cutlass,
-                    aliases: &$aliases, accumulators: &[$(DType::$accumulator),*], note: $note,
+                    aliases: &$aliases, accumulators: &[$(DType::$accumulator),*],
+                    tensor_cores: $tensor_cores, note: $note,
                 },)*
                 $(Element {
                     dtype: DType::Other {
@@ -103,7 +108,8 @@ macro_rules! elements {
                     name: $other, cuda: $other_cuda, builtin: "", class: Class::$other_class,
                     bits: $other_bits, significand: 0, storage: Storage::$other_storage,
                     dlpack: DLDataTypeCode::$other_dlpack, xla: $other_xla,
-                    cutlass: $other_cutlass, aliases: &[], accumulators: &[], note: $other_note,
+                    cutlass: $other_cutlass, aliases: &[], accumulators: &[], tensor_cores: false,
+                    note: $other_note,
                 },)*
             ];
         }
@@ -122,23 +128,24 @@ macro_rules! elements {
 
 elements! {
     computed {
-        // type: name, CUDA name and C++ type, class, bits, of the significand, storage, DLPack code,
-        // XLA code, class in cutlass, aliases, accumulators, note
+        // type: name, CUDA name and C++ type, class, bits, those of the significand, storage, code
+        // in DLPack and in XLA, class in cutlass, aliases, accumulators, tensor cores, note
         F64: "float64", "f64" "double", Double 64 53 Whole, FLOAT, 12, "Float64",
-            ["double", "fp64", "f64"], [F64], "";
+            ["double", "fp64", "f64"], [F64], true, "";
         F32: "float32", "f32" "float", Single 32 24 Whole, FLOAT, 11, "Float32",
-            ["float", "fp32", "f32"], [F32], "";
+            ["float", "fp32", "f32"], [F32], true, "";
         F16: "float16", "f16" "", Half 16 11 Whole, FLOAT, 10, "Float16",
-            ["half", "fp16", "f16"], [F32 F16], "IEEE binary16";
+            ["half", "fp16", "f16"], [F32 F16], true, "IEEE binary16";
         Bf16: "bfloat16", "bf16" "", Half 16 8 Whole, BFLOAT, 16, "BFloat16",
-            ["bf16"], [F32], "the upper half of an IEEE binary32";
+            ["bf16"], [F32], true, "the upper half of an IEEE binary32";
         E4m3: "float8_e4m3fn", "e4m3" "", Float8 8 4 Whole, FLOAT8_E4M3FN, 20, "Float8E4M3FN",
-            ["fp8e4m3"], [F32], "bias 7, no infinity, one NaN";
+            ["fp8e4m3"], [F32], true, "bias 7, no infinity, one NaN";
         E5m2: "float8_e5m2", "e5m2" "", Float8 8 3 Whole, FLOAT8_E5M2, 19, "Float8E5M2",
-            ["fp8e5m2"], [F32], "the upper half of a binary16";
-        I8: "int8", "s8" "signed char", Integer8 8 0 Whole, INT, 2, "Int8", [], [I32], "";
-        U8: "uint8", "u8" "unsigned char", Integer8 8 0 Whole, UINT, 6, "Uint8", [], [I32], "";
-        I32: "int32", "s32" "int", Integer32 32 0 Whole, INT, 4, "Int32", [], [I32], "";
+            ["fp8e5m2"], [F32], true, "the upper half of a binary16";
+        I8: "int8", "s8" "signed char", Integer8 8 0 Whole, INT, 2, "Int8", [], [I32], true, "";
+        U8: "uint8", "u8" "unsigned char", Integer8 8 0 Whole, UINT, 6, "Uint8",
+            [], [I32], true, "";
+        I32: "int32", "s32" "int", Integer32 32 0 Whole, INT, 4, "Int32", [], [I32], false, "";
     }
     described {
         // name, CUDA name, class, bits, storage, DLPack code, XLA code, class in cutlass, note

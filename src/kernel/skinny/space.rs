@@ -99,7 +99,10 @@ impl Skinny {
         let words = types.class() == ProductClass::Single;
         let mixed = Skinny::mixed_side(types);
         let is_uniform = types.a == types.b && (halves || words);
-        if types.accumulator != DType::F32 || !(is_uniform || mixed.is_some()) {
+        if types.accumulator != DType::F32
+            || !types.on_tensor_cores()
+            || !(is_uniform || mixed.is_some())
+        {
             return Vec::new();
         }
         let method = if words { Method::Fma } else { Method::TensorCores };

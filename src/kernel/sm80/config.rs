@@ -44,21 +44,24 @@ impl Sm80 {
         pipeline.max(sums)
     }
 
-    /// CTAs that share a multiprocessor of Hopper, by registers (`THREADS_PER_SM` of the program)
-    /// and shared memory.
+    /// CTAs that share a multiprocessor of Hopper, by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
+        let shared = Target::H100.shared_bytes_per_cta / (self.shared_bytes(types) + 1024);
+        (self.threads_per_sm(types) / self.threads()).min(shared).max(1)
+    }
+
+    /// Threads for which a multiprocessor of Hopper has registers: `THREADS_PER_SM` of the program.
+    pub fn threads_per_sm(&self, types: Types) -> u32 {
         let per_sum = match (types.class(), self.align) {
             (ProductClass::Double, _) => 4,
             (_, 16) => 1,
             _ => 2,
         };
-        let threads = match self.tile[0] * self.tile[1] / self.threads() * per_sum {
+        match self.tile[0] * self.tile[1] / self.threads() * per_sum {
             128.. => 256,
             64.. => 384,
             _ => 512,
-        };
-        let shared = Target::H100.shared_bytes_per_cta / (self.shared_bytes(types) + 1024);
-        (threads / self.threads()).min(shared).max(1)
+        }
     }
 
     /// The configuration in the frame of the program, which writes row-major: a column-major output

@@ -28,6 +28,10 @@ pub fn program(config: &Sm80, types: Types, epilogue: &str) -> ProgramParts {
              {stages}, {align}, {grouped}, {epilogue}>"
         ),
         parameter: "GemmParams",
-        checks: format!("{checks} && {}", params_check()),
+        checks: format!(
+            "{checks} && {} && (__CUDA_ARCH__ != 900 || Work::THREADS_PER_SM == {})",
+            params_check(),
+            program.threads_per_sm(types)
+        ),
     }
 }

@@ -67,7 +67,7 @@ impl Sm80 {
     /// The configurations for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
         // `mma.sync` multiplies operands of one type.
-        if types.a != types.b {
+        if types.a != types.b || !types.on_tensor_cores() {
             return Vec::new();
         }
         let (class, element) = (types.class(), types.a.bytes() as u32);

@@ -12,7 +12,7 @@ const OTHER_REGISTERS_OF_MIXED: u32 = 20;
 /// Registers for scales applied after the main loop (`Sm90Factors`), in addition to the epilogue's.
 const FACTOR_REGISTERS: u32 = 32;
 /// Most registers for scales that are loaded ahead.
-const MOST_SCALE_REGISTERS: u32 = 40;
+pub(super) const MOST_SCALE_REGISTERS: u32 = 40;
 pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
 pub(super) const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
 
@@ -177,10 +177,7 @@ impl Sm90 {
             shared if shared.is_multiple_of(8) => columns / shared,
             _ => columns / 4,
         };
-        let count = of_rows + of_columns;
-        let most = if self.consumers == 3 { 160 } else { 232 };
-        let sums = self.sum_registers(types) + self.chain_registers(types);
-        let left = (most - OTHER_REGISTERS).saturating_sub(sums);
+        let (count, left) = (of_rows + of_columns, self.left_of_sums(types));
         // Sets of scales: twice the parts that are loaded ahead (`AHEAD` of the program), or one.
         let fits = |sets: &u32| count * sets <= left.min(MOST_SCALE_REGISTERS);
         let sets = match [8, 4].into_iter().find(fits) {
@@ -191,6 +188,14 @@ impl Sm90 {
             None => 1,
         };
         (count * sets).max(factors) <= left
+    }
+
+    /// Registers that sums, their totals and others leave of a consumer's (`Sm90Scales::LEFT` of
+    /// the program).
+    pub(super) fn left_of_sums(&self, types: Types) -> u32 {
+        let most = if self.consumers == 3 { 160 } else { 232 };
+        let sums = self.sum_registers(types) + self.chain_registers(types);
+        (most - OTHER_REGISTERS).saturating_sub(sums)
     }
 
     /// Whether the accumulators leave registers for an epilogue. With 192 accumulator registers,

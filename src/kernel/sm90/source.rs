@@ -1,6 +1,7 @@
 //! The text of the family's programs.
 
 use super::config::{Schedule, Sm90};
+use super::memory::MOST_SCALE_REGISTERS;
 use super::split::{MAX_SPLITS, SPLITS_AT_ONCE, WORD_STRIDE};
 use crate::kernel::program::{ProgramParts, launch_checks, name_of_gemm, orders, type_arguments};
 use crate::kernel::types::Types;
@@ -71,6 +72,13 @@ fn checks(config: &Sm90, types: Types) -> String {
         checks += &format!(
             " && Work::MAX_SPLITS == {MAX_SPLITS} && Work::SPLITS_AT_ONCE == {SPLITS_AT_ONCE} \
              && Work::WORD_STRIDE == {WORD_STRIDE}"
+        );
+    }
+    if config.promotes_sums(types) {
+        let left = config.left_of_sums(types);
+        checks += &format!(
+            " && Work::Scales::LEFT == {left} && Work::Scales::MOST == {MOST_SCALE_REGISTERS} && \
+             (!Work::Scales::PRESENT || Work::Scales::REGISTERS <= {left})"
         );
     }
     checks

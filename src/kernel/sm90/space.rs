@@ -29,7 +29,7 @@ const MAX_STAGES: u32 = 12;
 impl Sm90 {
     /// The configurations for these types; none where `wgmma` does not multiply them.
     pub fn configs(types: Types) -> Vec<Sm90> {
-        if !is_multiplied(types) {
+        if !types.on_tensor_cores() || !is_multiplied(types) {
             return Vec::new();
         }
         let class = types.class();
