@@ -10,7 +10,6 @@ import numpy
 import pytest
 import torch
 from cutlass_api._core import ELEMENT_TYPES, DType
-from cutlass_api.ops import _quantize
 
 COMPUTED = [element for element in ELEMENT_TYPES if element.accumulators]
 
@@ -56,7 +55,6 @@ def test_torchs_dtypes_by_class_are_computed_with():
     named = {str(dtype).removeprefix("torch.") for dtype in grouped}
     assert named | {"float64"} == {element.name for element in COMPUTED}
     assert set(_dtypes.INT8) < set(_dtypes.INTEGER)
-    assert set(_quantize.OUTPUTS) == {*_dtypes.FLOAT8, *_dtypes.INT8}
 
 
 def test_the_first_accumulator_is_the_default():
