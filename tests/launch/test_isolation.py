@@ -12,6 +12,7 @@ import cutlass_api
 import pytest
 import stand_in
 from cutlass_api import _checks
+from support.forks import FORK
 from support.helpers import run_python
 from support.pace import slowness
 
@@ -81,39 +82,17 @@ def test_a_hundred_distributions_take_3_ms(tmp_path: Path) -> None:
 
 # Forks.
 
-#: A compilation of another text for each number, and a product on the CPU.
-WORK = """
-import os, signal, sys, threading, time
-import numpy as np
-import cutlass_api
+#: A compilation of another text for each number, and :data:`FORK`.
+WORK = (
+    FORK
+    + """
+import sys, threading, time
 
 def compile(number):
     source = f'extern "C" __global__ void f(float* x) {{ *x = {number}; }}'
     return cutlass_api.cuda_kernel(source, "f", grid=1).compile(cc=90)
-
-def multiply():
-    a = np.eye(100, dtype=np.float32)
-    out = np.full((100, 100), np.nan, np.float32)
-    args = cutlass_api.arguments.GemmArguments(a, a * 3, out, accumulator_type="float32")
-    cutlass_api.get_kernels(args)[0].run(args)
-    assert np.array_equal(out, a * 3)
-
-def fork(work):
-    child = os.fork()
-    if child:
-        return child
-    signal.alarm(60)  # ends a child that waits for a lock
-    try:
-        work()
-    except BaseException:
-        import traceback
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-def ended(child):
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
+)
 
 
 def test_a_fork_waits_for_a_compilation(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 random strides.
 """
 
+import textwrap
 import threading
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ import torch
 from cutlass_api.arguments import ElementwiseArguments, GemmArguments, GroupedGemmArguments
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.forks import FORK
 from support.helpers import (
     DTYPES,
     INTEGERS,
@@ -380,30 +382,12 @@ def test_several_threads():
 @pytest.mark.parametrize("used_before", [True, False], ids=["after use in the parent", "fresh"])
 def test_a_forked_child(used_before):
     code = f"""
-        import os, sys
-        import numpy as np
-        import cutlass_api
-
-        def multiply():
-            a = np.eye(300, dtype=np.float32)
-            out = np.full((300, 300), np.nan, np.float32)
-            args = cutlass_api.arguments.GemmArguments(a, a * 3, out, accumulator_type="float32")
-            cutlass_api.get_kernels(args)[0].run(args)
-            return np.array_equal(out, a * 3)
-
         if {used_before}:
-            assert multiply()
-        children = []
-        for _ in range(2):
-            child = os.fork()
-            if child == 0:
-                os._exit(0 if multiply() else 1)
-            children.append(child)
-        print(
-            [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children], multiply()
-        )
+            multiply()
+        children = [fork(multiply) for _ in range(2)]
+        print([ended(child) for child in children], multiply())
     """
-    assert run_python(code, timeout=60) == "[0, 0] True\n"
+    assert run_python(FORK + textwrap.dedent(code), timeout=60) == "[0, 0] None\n"
 
 
 def test_float_sums_become_integers_as_on_a_gpu():

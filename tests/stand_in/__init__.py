@@ -151,7 +151,7 @@ GEMM = textwrap.dedent(
     import cutlass_api
     from cutlass_api.arguments import EpilogueArguments, GemmArguments
     from stand_in import device
-    from stand_in.device import Tensor
+    from stand_in.device import Tensor, raises
 
     A, B, OUT = 0x10000000, 0x20000000, 0x30000000
     a, b, out = Tensor(A, (128, 256)), Tensor(B, (256, 64)), Tensor(OUT, (128, 64))

@@ -5,6 +5,8 @@ failures.
 import ctypes
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 library = ctypes.CDLL(os.environ["STAND_IN"], mode=ctypes.RTLD_GLOBAL)
@@ -301,3 +303,17 @@ launches = library.stand_in_launches
 graph_launches = library.stand_in_graph_launches
 begin = library.stand_in_begin
 end = library.stand_in_end
+
+
+@contextmanager
+def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
+    """Fails unless its block raises an exception with these words, and launches nothing."""
+    before = launches()
+    try:
+        yield
+    except kind as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, (missing, str(error))
+        assert launches() == before
+    else:
+        raise AssertionError("nothing was raised")

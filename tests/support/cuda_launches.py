@@ -6,14 +6,13 @@ import stand_in
 
 SQUARE = "__global__ void square(const float* x, float* out, int n) { *out = *x * n; }"
 
-
 PRELUDE = textwrap.dedent(
     """
     import ctypes, struct
     import cutlass_api
     from cutlass_api import cuda_kernel
     from stand_in import device
-    from stand_in.device import FLOAT, INT, Tensor
+    from stand_in.device import FLOAT, INT, Tensor, raises
 
     X, OUT = 0x10000000, 0x30000000
     def f32(data, *shape, device=0):
@@ -23,18 +22,6 @@ PRELUDE = textwrap.dedent(
     device.expect_words(1)
     def as_float(word):
         return struct.unpack("<f", struct.pack("<I", word & 0xFFFFFFFF))[0]
-    def raises(kind, *words):
-        class Check:
-            def __enter__(self):
-                self.before = device.launches()
-            def __exit__(self, given, error, trace):
-                assert given is not None, "nothing was raised"
-                assert issubclass(given, kind), error
-                missing = [word for word in words if word not in str(error)]
-                assert not missing, (missing, str(error))
-                assert device.launches() == self.before
-                return True
-        return Check()
     """
 )
 
