@@ -7,7 +7,12 @@ import cutlass_api
 import torch
 
 from support import memory
-from support.epilogues import assert_close, expected, fused, shape_of
+from support.epilogues import (
+    assert_close,
+    expected,
+    fused,
+    shape_of,
+)
 from support.helpers import coarse
 from support.memory import Form, Output, random_operand
 
@@ -185,3 +190,8 @@ class DualTrial(Trial):
 
     def kernels(self):
         return list(cutlass_api.get_kernels(self.args))
+
+
+def gemm_operands(m=256, n=256, k=64):
+    a, b = (coarse(*shape, dtype=F16).cuda() for shape in ((m, k), (k, n)))
+    return a, b, coarse(m, n, dtype=F16).cuda(), torch.zeros(m, n, dtype=F16, device="cuda")

@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 from support import ROOT
@@ -42,9 +41,6 @@ KERNEL_CIRCLES = {"cost": "the cost models read the configurations of their fami
 CHECKED = ("src", "kernels", "python", "tests", "benchmarks", "scripts")
 SOURCES = {".rs", ".cuh", ".cu", ".cpp", ".c", ".h", ".py", ".pyi"}
 UNLIMITED = {"python/cutlass_api/_core.pyi"}
-#: Files that are yet to be split.
-UNSPLIT = {"quantize", "_fusion", "test_epilogue", "test_trace", "test_gpu_epilogue"}
-UNSPLIT |= {"test_operators", "test_torch_compile", "test_inductor", "test_gpu_inductor"}
 
 #: Comments and strings, which contain no imports.
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|r(\#*)".*?"\1|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\\n])\'', re.S)
@@ -156,7 +152,6 @@ def test_files_are_short():
     lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in tracked()}
     assert len(lines) > 500 and "kernels/sm90.cuh" in lines
     long = {path: count for path, count in lines.items() if count > MAX_LINES}
-    long = {path: count for path, count in long.items() if Path(path).stem not in UNSPLIT}
     assert long.keys() <= UNLIMITED, long
 
 
@@ -303,7 +298,7 @@ def test_test_files_import_no_other():
     assert len(tests) > 60
     for path in paths:
         others = tests & {*OF_A_TEST.findall(path.read_text())} - {path.stem}
-        assert not others or path.stem in UNSPLIT, f"{path} imports {others}"
+        assert not others, f"{path} imports {others}"
 
 
 def test_helpers_of_tests_form_no_circle():

@@ -1,0 +1,142 @@
+"""Launches of fused epilogues on a GPU: numbers, graphs, operands that move, in-place outputs."""
+
+import cutlass_api
+import pytest
+import torch
+from support.epilogue_trials import (
+    F16,
+    F64,
+    gemm_operands,
+)
+from support.epilogues import assert_close, bias_gelu, fused, linear
+from support.helpers import coarse
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_new_number_compiles_nothing(cache_directory):
+    a, b, c, out = gemm_operands()
+    kernels = []
+    for alpha, beta in ((1.0, 2.0), (3, -1), (0.5, 0.0)):
+        args = fused(a, b, out, linear, C=c, alpha=alpha, beta=beta)
+        kernels.append(cutlass_api.get_kernels(args)[0])
+        kernels[0].run(args)
+        files = sorted(cache_directory.rglob("*.cubin"))
+        assert_close(out, alpha * (a.double() @ b.double()) + beta * c.double())
+    assert kernels[1] is kernels[0]
+    assert kernels[2] is kernels[0]
+    artifact = kernels[0].compile(args)
+    for alpha in (2.0, 7.0):
+        args = fused(a, b, out, linear, C=c, alpha=alpha, beta=1.0)
+        kernels[0].run(args, artifact, assume_supported_args=True)
+        assert_close(out, alpha * (a.double() @ b.double()) + c.double())
+    assert sorted(cache_directory.rglob("*.cubin")) == files
+
+
+@pytest.mark.parametrize("form", ["run", "bind", "restored"])
+def test_a_graph_replay_sees_updates_of_tensors(form):
+    a, b, c, out = gemm_operands()
+    alpha = torch.full((), 2.0, device="cuda")
+    beta = torch.ones(1, 1, device="cuda", dtype=F64)
+    args = fused(a, b, out, linear, C=c, alpha=alpha, beta=beta)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    if form == "restored":
+        artifact = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert artifact.kernel_obj is kernel
+    launch = kernel.bind(args, artifact)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch() if form == "bind" else kernel.run(args, artifact)
+    for value in (2.0, -1.0):
+        alpha.fill_(value)
+        beta.fill_(value + 1)
+        c.add_(1)
+        graph.replay()
+        assert_close(out, value * (a.double() @ b.double()) + (value + 1) * c.double())
+
+
+def test_a_prepared_launch_swaps_operands_and_numbers():
+    a, b, c, out = gemm_operands()
+    args = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    kernel = cutlass_api.get_kernels(args)[0]
+    launch = kernel.bind(args)
+    other, elsewhere = coarse(256, 256, dtype=F16).cuda(), torch.zeros_like(out)
+    launch(C=other, beta=-2.5, out=elsewhere)
+    assert_close(elsewhere, a.double() @ b.double() - 2.5 * other.double())
+    launch()
+    assert_close(out, a.double() @ b.double() + c.double())
+
+
+def test_operands_that_move_are_followed():
+    a, b, c, out = gemm_operands()
+    args = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    launch = kernel.bind(args, artifact)
+    for _ in range(3):
+        kernel.run(args, artifact, assume_supported_args=True)
+    c.data = coarse(256, 300, dtype=F16).cuda()[:, 7:263]
+    calls = (
+        lambda: kernel.run(args, artifact, assume_supported_args=True),
+        lambda: kernel.run(args),
+        launch,
+    )
+    for call in calls:
+        out.zero_()
+        call()
+        assert_close(out, a.double() @ b.double() + c.double())
+    # Code for any stride also serves broadcast rows.
+    full, row = c.data, c.data[:1]
+    c.data = row
+    for call in calls:
+        out.zero_()
+        call()
+        assert_close(out, a.double() @ b.double() + row.double())
+    # Code for contiguous columns does not serve other strides.
+    c.data = full.contiguous().T
+    for call in calls:
+        with pytest.raises(ValueError, match=r"the arguments carry .*C: float16 by columns"):
+            call()
+    c.data = row
+    of_row = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    for_row = cutlass_api.get_kernels(of_row)[0]
+    for_row.run(of_row)
+    # Code for a broadcast row does not serve a full matrix.
+    c.data = full
+    with pytest.raises(
+        ValueError, match=r"C: float16 for each column.*the arguments carry .*C: float16"
+    ):
+        for_row.run(of_row)
+    c.data = torch.zeros(256, 255, dtype=F16, device="cuda")
+    with pytest.raises(ValueError, match="C with shape"):
+        kernel.run(args, artifact, assume_supported_args=True)
+    with pytest.raises(ValueError, match="bias is on cpu"):
+        fused(a, b, out, bias_gelu, bias=torch.zeros(256))
+
+
+def test_in_place_and_on_another_stream():
+    a, b, c, _ = gemm_operands()
+    before = c.clone()
+    args = fused(a, b, c, linear, C=c, alpha=1.0, beta=2.0)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    for kernel in cutlass_api.get_kernels(args)[::7]:
+        torch.cuda.synchronize()
+        c.copy_(before)
+        torch.cuda.synchronize()
+        kernel.run(args, stream=stream)
+        stream.synchronize()
+        assert_close(c, a.double() @ b.double() + 2 * before.double(), repr(kernel))
+
+
+def test_same_bits_every_time():
+    a, b = (torch.randn(512, 512, device="cuda", dtype=F16) for _ in range(2))
+    out, bias = torch.empty_like(a), torch.randn(512, device="cuda")
+    args = fused(a, b, out, bias_gelu, bias=bias)
+    for kernel in cutlass_api.get_kernels(args):
+        kernel.run(args)
+        first = out.clone()
+        out.zero_()
+        kernel.run(args)
+        assert torch.equal(first, out), kernel
