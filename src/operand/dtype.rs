@@ -87,9 +87,6 @@ macro_rules! elements {
             Other { code: u8, bits: u8, lanes: u16 },
         }
 
-        /// Places in the table.
-        enum Place { $($variant,)* }
-
         impl Element {
             /// Every element type. Those that kernels compute with come first.
             pub const TABLE: &[Element] = &[
@@ -114,12 +111,36 @@ macro_rules! elements {
             ];
         }
 
+        /// Places in the table.
+        enum Place { $($variant,)* }
+
+        // Each launch performs these lookups: matches, without access to the table.
         impl DType {
-            #[inline(always)] // each launch performs this lookup
+            #[inline(always)]
             fn row(self) -> Option<&'static Element> {
                 match self {
                     $(DType::$variant => Some(&Element::TABLE[Place::$variant as usize]),)*
                     DType::Other { .. } => None,
+                }
+            }
+
+            /// The DLPack code, width and lane count of this type.
+            #[inline(always)]
+            pub fn to_dlpack(self) -> DLDataType {
+                let (code, bits, lanes) = match self {
+                    $(DType::$variant => (DLDataTypeCode::$dlpack, $bits, 1),)*
+                    DType::Other { code, bits, lanes } => (DLDataTypeCode(code), bits, lanes),
+                };
+                DLDataType { code, bits, lanes }
+            }
+
+            /// The type of a DLPack code, width and lane count.
+            #[inline(always)]
+            pub fn from_dlpack(dtype: DLDataType) -> DType {
+                let DLDataType { code: DLDataTypeCode(code), bits, lanes } = dtype;
+                match (code, bits, lanes) {
+                    $((code, $bits, 1) if code == DLDataTypeCode::$dlpack.0 => DType::$variant,)*
+                    _ => DType::Other { code, bits, lanes },
                 }
             }
         }
@@ -196,28 +217,6 @@ impl DType {
         self.row().or_else(|| Element::TABLE.iter().find(|row| row.dtype == self))
     }
 
-    /// The DLPack code, width and lane count of this type.
-    pub fn to_dlpack(self) -> DLDataType {
-        match (self, self.row()) {
-            (DType::Other { code, bits, lanes }, _) => {
-                DLDataType { code: DLDataTypeCode(code), bits, lanes }
-            }
-            (_, Some(row)) => DLDataType { code: row.dlpack, bits: row.bits, lanes: 1 },
-            (_, None) => DLDataType { code: DLDataTypeCode::OPAQUEHANDLE, bits: 0, lanes: 0 },
-        }
-    }
-
-    /// The type of a DLPack code, width and lane count.
-    pub fn from_dlpack(dtype: DLDataType) -> DType {
-        Element::TABLE
-            .iter()
-            .find(|row| row.dlpack == dtype.code && row.bits == dtype.bits && dtype.lanes == 1)
-            .map_or(
-                DType::Other { code: dtype.code.0, bits: dtype.bits, lanes: dtype.lanes },
-                |row| row.dtype,
-            )
-    }
-
     /// The computed type of this name. Ignores case, underscores and a module prefix, so that
     /// torch's `torch.float8_e4m3fn`, NumPy's `float32` and the class names of NVIDIA's `cutlass`
     /// (`Float8E4M3FN`) all resolve.
@@ -254,10 +253,8 @@ impl DType {
 
     /// Bits in one element.
     pub fn bits(self) -> u32 {
-        match self {
-            DType::Other { bits, lanes, .. } => u32::from(bits) * u32::from(lanes),
-            known => known.row().map_or(0, |row| u32::from(row.bits)),
-        }
+        let DLDataType { bits, lanes, .. } = self.to_dlpack();
+        u32::from(bits) * u32::from(lanes)
     }
 
     /// Bytes in one element, rounded up to a whole byte.
