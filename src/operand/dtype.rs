@@ -114,12 +114,28 @@ macro_rules! elements {
         /// Places in the table.
         enum Place { $($variant,)* }
 
+        /// DLPack codes as patterns.
+        #[allow(non_upper_case_globals)]
+        mod codes {
+            use dlpark::ffi::DLDataTypeCode;
+            $(pub const $variant: u8 = DLDataTypeCode::$dlpack.0;)*
+        }
+
         // Each launch performs these lookups: matches, without access to the table.
         impl DType {
             #[inline(always)]
             fn row(self) -> Option<&'static Element> {
                 match self {
                     $(DType::$variant => Some(&Element::TABLE[Place::$variant as usize]),)*
+                    DType::Other { .. } => None,
+                }
+            }
+
+            /// The class of this type, if kernels compute with it.
+            #[inline(always)]
+            fn computed_class(self) -> Option<Class> {
+                match self {
+                    $(DType::$variant => Some(Class::$class),)*
                     DType::Other { .. } => None,
                 }
             }
@@ -139,8 +155,17 @@ macro_rules! elements {
             pub fn from_dlpack(dtype: DLDataType) -> DType {
                 let DLDataType { code: DLDataTypeCode(code), bits, lanes } = dtype;
                 match (code, bits, lanes) {
-                    $((code, $bits, 1) if code == DLDataTypeCode::$dlpack.0 => DType::$variant,)*
+                    $((codes::$variant, $bits, 1) => DType::$variant,)*
                     _ => DType::Other { code, bits, lanes },
+                }
+            }
+
+            /// Bits in one element.
+            #[inline(always)]
+            pub fn bits(self) -> u32 {
+                match self {
+                    $(DType::$variant => $bits,)*
+                    DType::Other { bits, lanes, .. } => u32::from(bits) * u32::from(lanes),
                 }
             }
         }
@@ -251,12 +276,6 @@ impl DType {
         DType::Other { code: code.0, bits: tail[digits..].parse().unwrap_or(8), lanes: 1 }
     }
 
-    /// Bits in one element.
-    pub fn bits(self) -> u32 {
-        let DLDataType { bits, lanes, .. } = self.to_dlpack();
-        u32::from(bits) * u32::from(lanes)
-    }
-
     /// Bytes in one element, rounded up to a whole byte.
     pub fn bytes(self) -> i64 {
         i64::from(self.bits().div_ceil(8))
@@ -278,7 +297,7 @@ impl DType {
 
     /// The class of this type. `None`: the type is not in the table.
     pub fn class(self) -> Option<Class> {
-        self.element().map(|row| row.class)
+        self.computed_class().or_else(|| self.element().map(|row| row.class))
     }
 
     /// The name in CUDA code and in kernel names: `f16`, `bf16`, `e4m3`, `s8`.
@@ -299,9 +318,14 @@ impl DType {
         self.is_computed() && !self.is_integer()
     }
 
+    /// Whether kernels compute with this type and values are floats of 8 bits.
+    pub fn is_float8(self) -> bool {
+        self.computed_class() == Some(Class::Float8)
+    }
+
     /// Whether kernels compute with this type and values are integers.
     pub fn is_integer(self) -> bool {
-        self.row().is_some_and(|row| matches!(row.class, Class::Integer8 | Class::Integer32))
+        matches!(self.computed_class(), Some(Class::Integer8 | Class::Integer32))
     }
 }
 

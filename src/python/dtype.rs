@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString, PyTuple};
 
 use super::utils::shown;
-use crate::operand::{Class, DType, Element, ObjectCache, Storage};
+use crate::operand::{DType, Element, ObjectCache, Storage};
 
 /// An element type. It equals every object that names the same type: dtypes of torch and NumPy,
 /// classes of NVIDIA's `cutlass`, and strings such as `"float16"`.
@@ -177,11 +177,11 @@ pub fn product_dtypes(a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> PyResult<(P
 
 /// The dtype of A @ B unless the caller names one.
 pub fn natural_output(a: DType, b: DType) -> DType {
-    match (a, b) {
-        (a, b) if a.is_integer() && b.is_integer() => DType::I32,
-        (a, b) if [a, b].map(DType::class) == [Some(Class::Float8); 2] => DType::Bf16,
-        (a, b) if a.is_integer() => b,
-        (a, _) => a,
+    match (a.is_integer(), b.is_integer()) {
+        (true, true) => DType::I32,
+        (true, false) => b,
+        _ if a.is_float8() && b.is_float8() => DType::Bf16,
+        _ => a,
     }
 }
 
