@@ -144,15 +144,16 @@ pub(super) fn header_name(text: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub const KERNELS: &str = "template <class T> __global__ void __launch_bounds__(256, 2) \
+                               scale(const T* __restrict__ x,\n  T *out, const int n = 3) { f(x); \
+                               }\nextern \"C\" __global__ void empty() {}";
 
     #[test]
     fn kernels_are_found() {
-        let text = "template <class T> __global__ void __launch_bounds__(256, 2) scale(const T* \
-                    __restrict__ x,\n  T *out, const int n = 3) { f(x); }\nextern \"C\" __global__ \
-                    void empty() {}";
-        let kernels = kernels_in(text);
+        let kernels = kernels_in(KERNELS);
         assert_eq!(kernels.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["scale", "empty"]);
         assert!(kernels_in("__global__ void broken(").is_empty());
     }

@@ -55,11 +55,8 @@ mod tests {
 
     #[test]
     fn parameter_names_are_found() {
-        let text = "template <class T> __global__ void __launch_bounds__(256, 2) scale(const T* \
-                    __restrict__ x,\n  T *out, const int n = 3) { f(x); }\nextern \"C\" __global__ \
-                    void empty() {}";
         let source = UserSource {
-            text: text.to_owned(),
+            text: crate::compile::scan::tests::KERNELS.to_owned(),
             file: "a.cu".to_owned(),
             line: 1,
             function: "scale<float>".to_owned(),
