@@ -24,18 +24,20 @@ pub(super) fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]
   static constexpr bool A_WHOLE = {a_whole}, B_WHOLE = {b_whole};
   static constexpr bool A_ZERO = {a_zero}, B_ZERO = {b_zero};\n"
     );
+    // Element type and name of the tensor of a scale or zero point.
+    let tensor_of = |(input, of): (u32, BlockScale)| {
+        let Input::Tensor(tensor) = epilogue.inputs[input as usize] else { return None };
+        let place = input_places[input as usize];
+        Some((tensor.dtype.short_name(), format!("params.tensors[{place}]"), of))
+    };
     let function = |name: &str, coordinate: &str, of: Option<(u32, BlockScale)>, none: &str| {
-        let value = of.map(|(input, BlockScale { extent, is_swizzled, .. })| {
-            let Input::Tensor(tensor) = epilogue.inputs[input as usize] else {
-                return none.to_owned();
-            };
-            let (place, element) = (input_places[input as usize], tensor.dtype.short_name());
-            format!(
-                "block_scale<{element}, {is_swizzled}>(params.tensors[{place}], batch, \
-                 {coordinate} / {extent}, block)"
-            )
-        });
-        let value = value.unwrap_or_else(|| none.to_owned());
+        let value = match of.and_then(tensor_of) {
+            Some((element, tensor, BlockScale { extent, is_swizzled, .. })) => format!(
+                "block_scale<{element}, {is_swizzled}>({tensor}, batch, {coordinate} / {extent}, \
+                 block)"
+            ),
+            None => none.to_owned(),
+        };
         format!(
             "  __device__ __forceinline__ f32 {name}(int batch, int {coordinate}, int block) const \
              {{\n    return {value};\n  }}\n"
@@ -45,15 +47,8 @@ pub(super) fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]
     let zero = |of: Option<BlockScale>| of.and_then(|of| Some((of.zero?, of)));
     // Scales that are not swizzled lie at equal distances along K.
     let linear = |name: &str, coordinate: &str, of: Option<(u32, BlockScale)>| {
-        let found = of.and_then(|(input, BlockScale { extent, .. })| {
-            match epilogue.inputs[input as usize] {
-                Input::Tensor(tensor) => Some((tensor.dtype.short_name(), extent, input)),
-                Input::Scalar(_) | Input::Factor(_) => None,
-            }
-        });
-        let (element, at, step, stride) = match found {
-            Some((element, extent, input)) => {
-                let tensor = format!("params.tensors[{}]", input_places[input as usize]);
+        let (element, at, step, stride) = match of.and_then(tensor_of) {
+            Some((element, tensor, BlockScale { extent, .. })) => {
                 let at = format!(
                     "static_cast<const {element}*>({tensor}.data) + {tensor}.stride[0] * batch + \
                      {tensor}.stride[1] * ({coordinate} / {extent})"
