@@ -6,8 +6,8 @@
 use super::chips::hopper::{FULL_GPCS, SMS_OF_SMALL_GPC};
 use super::query::{CostQuery, Estimate};
 use super::sm90_rates::{
-    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, SPLIT_OF_EIGHT_BITS,
-    alignment_penalty, epilogue_seconds,
+    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, alignment_penalty, epilogue_seconds,
+    overlapped, split_seconds,
 };
 use super::{sm90_grid_split, sm90_grouped};
 use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, k_block, placed};
@@ -118,11 +118,9 @@ fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQue
     let work = placed.work_seconds / clock;
     let mixed = if types.class() == ProductClass::Mixed { LAUNCH_OF_MIXED } else { 0.0 };
     let launch = FITTED_LAUNCH + mixed + FITTED_START_ALONE;
-    let seconds = launch + (work * work + memory * memory).sqrt();
-    let epilogue = match query.is_fused {
-        true => epilogue_seconds(config.schedule, config.sums_of_thread(), 1.0),
-        false => 0.0,
-    };
+    let seconds = launch + overlapped([work, memory]);
+    let sums = config.sums_of_thread();
+    let epilogue = epilogue_seconds(query.is_fused, config.schedule, sums, 1.0);
     Estimate {
         waves: 1.0,
         bytes,
@@ -205,10 +203,9 @@ fn estimate_tiles(
     // stores, and the next wave begins after its end.
     let ends = (FITTED_TILE_END + FITTED_SUM_END * config.sums_of_thread() * split) * sharing_ends;
     let (work, ends_of_all) = if split > 1.0 {
-        let narrow = matches!(types.class(), ProductClass::Float8 | ProductClass::Integer8);
         let adding = FITTED_SPLIT
             + FITTED_SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split
-            + if narrow { SPLIT_OF_EIGHT_BITS } else { 0.0 };
+            + split_seconds(types);
         let work = waves * (blocks * multiplied.max(loaded) + ends + adding);
         (work, waves * (ends + adding))
     } else {
@@ -223,11 +220,8 @@ fn estimate_tiles(
         let work = blocks * multiplied.max(loaded) + ends + (waves - 1.0) * next;
         (work, ends + (waves - 1.0) * next_ends)
     };
-    let mut work = work
-        + match is_fused {
-            true => epilogue_seconds(config.schedule, config.sums_of_thread(), waves),
-            false => 0.0,
-        };
+    let sums = config.sums_of_thread();
+    let mut work = work + epilogue_seconds(is_fused, config.schedule, sums, waves);
     // Up to 16 columns, a tile's store is one step.
     if config.swapped && waves > 1.0 && tile_n > 16.0 {
         work *= match config.a_from_registers(types) && !mixed {
@@ -264,11 +258,6 @@ fn estimate_tiles(
             (FITTED_PACK_LAUNCH + 2.0 * bytes as f64 / rate, FITTED_PACKED)
         }
     };
-    // All terms overlap: the root of the sum of squares, in which the longest dominates.
-    let together = [work, from_cache + reread, memory]
-        .map(|seconds| seconds * seconds)
-        .into_iter()
-        .sum::<f64>();
     Estimate {
         waves,
         bytes: bytes + 2.0 * packed_bytes as f64,
@@ -276,6 +265,10 @@ fn estimate_tiles(
         memory_seconds: memory,
         cache_seconds: (waves * blocks * loaded).max(from_cache + reread),
         launch_seconds: launch + launch_of_cluster + packing + ends_of_all,
-        total_seconds: (launch + launch_of_cluster + together.sqrt() + packing) * packed,
+        total_seconds: (launch
+            + launch_of_cluster
+            + overlapped([work, from_cache + reread, memory])
+            + packing)
+            * packed,
     }
 }

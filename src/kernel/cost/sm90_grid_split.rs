@@ -5,10 +5,10 @@
 
 use super::query::{CostQuery, Estimate};
 use super::sm90_rates::{
-    FITTED_ONE_CONSUMER, SPLIT_OF_EIGHT_BITS, alignment_penalty, epilogue_seconds,
+    FITTED_ONE_CONSUMER, alignment_penalty, epilogue_seconds, overlapped, split_seconds,
 };
 use crate::kernel::sm90::{Schedule, Sm90};
-use crate::kernel::types::{ProductClass, Types};
+use crate::kernel::types::Types;
 
 /// Calibrates this model's times to those of the model without a grid split.
 const FITTED_CALIBRATION: f64 = 1.243;
@@ -48,21 +48,14 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
         * config.occupied(&config.grid(problem));
     let from_cache = ctas * blocks * operands / (FITTED_L2_RATE_OF_CHIP * scale.clock);
     let memory = bytes / (FITTED_MEMORY_RATE * scale.memory);
-    let together =
-        [work, from_cache, memory].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
+    let together = overlapped([work, from_cache, memory]);
     // With fewer slices of K than reducer CTAs, some CTAs reduce several shares of the columns.
     let added = config.sums_of_thread() * (reducers / splits).ceil();
-    let epilogue = match is_fused {
-        true => epilogue_seconds(Schedule::Cooperative, added, 1.0),
-        false => 0.0,
-    };
+    let epilogue = epilogue_seconds(is_fused, Schedule::Cooperative, added, 1.0);
     let exchange = FITTED_EXCHANGE
         + FITTED_SUM_STORED * config.sums_of_thread() * reducers
         + FITTED_SUM_ADDED * splits * added
-        + match types.class() {
-            ProductClass::Float8 | ProductClass::Integer8 => SPLIT_OF_EIGHT_BITS,
-            _ => 0.0,
-        };
+        + split_seconds(types);
     let clusters = config.tiles(problem) as f64 * splits;
     let at_once = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     let wait = if clusters > at_once { FITTED_WAIT } else { 0.0 };
@@ -73,6 +66,6 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
         memory_seconds: memory,
         cache_seconds: (blocks * loaded).max(from_cache),
         launch_seconds: exchange + wait,
-        total_seconds: FITTED_CALIBRATION * (together.sqrt() + exchange + epilogue) + wait,
+        total_seconds: FITTED_CALIBRATION * (together + exchange + epilogue) + wait,
     }
 }

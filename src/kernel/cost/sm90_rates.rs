@@ -1,6 +1,7 @@
 //! Rates and times, fitted on an H100, that the models of `sm90` share.
 
 use crate::kernel::sm90::Schedule;
+use crate::kernel::types::{ProductClass, Types};
 
 /// Time factor of tensor cores that serve a single consumer warpgroup.
 pub const FITTED_ONE_CONSUMER: f64 = 1.03;
@@ -10,7 +11,7 @@ pub const FITTED_MEMORY_LATENCY: f64 = 0.2e-6;
 /// Seconds of a launch.
 pub const FITTED_LAUNCH: f64 = 0.05e-6;
 /// Extra seconds of a cluster split of 8-bit operands over 16-bit ones (H200).
-pub const SPLIT_OF_EIGHT_BITS: f64 = 1.3e-6;
+const SPLIT_OF_EIGHT_BITS: f64 = 1.3e-6;
 /// Relative extra time of the L2 cache for rows that begin inside a 32-byte sector, and for rows
 /// that begin at a sector inside a 128-byte line.
 const FITTED_UNALIGNED_TO_SECTORS: f64 = 0.775;
@@ -24,6 +25,19 @@ const FITTED_PING_PONG_EPILOGUE: f64 = 0.23;
 const FITTED_CROWDED: f64 = 2.5;
 const FITTED_CROWDED_SUMS: f64 = 152.0;
 
+/// Extra seconds of a split, by the types of the operands.
+pub fn split_seconds(types: Types) -> f64 {
+    match types.class() {
+        ProductClass::Float8 | ProductClass::Integer8 => SPLIT_OF_EIGHT_BITS,
+        _ => 0.0,
+    }
+}
+
+/// The time of terms that overlap: the root of the sum of squares, in which the longest dominates.
+pub fn overlapped<const N: usize>(terms: [f64; N]) -> f64 {
+    terms.into_iter().map(|seconds| seconds * seconds).sum::<f64>().sqrt()
+}
+
 /// Relative extra time of the L2 cache for rows of this alignment in bytes: 0 if aligned.
 pub fn alignment_penalty(aligned: u32) -> f64 {
     match aligned {
@@ -33,8 +47,11 @@ pub fn alignment_penalty(aligned: u32) -> f64 {
     }
 }
 
-/// Seconds that an epilogue adds to waves of tiles. `sums`: accumulators of a thread.
-pub fn epilogue_seconds(schedule: Schedule, sums: f64, waves: f64) -> f64 {
+/// Seconds that a fused epilogue adds to waves of tiles. `sums`: accumulators of a thread.
+pub fn epilogue_seconds(is_fused: bool, schedule: Schedule, sums: f64, waves: f64) -> f64 {
+    if !is_fused {
+        return 0.0;
+    }
     let share = match schedule {
         Schedule::Cooperative => 1.0,
         Schedule::PingPong if sums > FITTED_CROWDED_SUMS => {
