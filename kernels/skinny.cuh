@@ -6,7 +6,7 @@
 //
 // Frame      M is the narrow side; A holds the few rows, B the large matrix. For a narrow N the
 //            host transposes the problem, and the epilogue sees transposed coordinates. Each CTA
-//            computes TOKENS rows. Kernels are offered for at most as many, since further blocks of
+//            computes ROWS rows. Kernels are offered for at most as many, since further blocks of
 //            rows read B again.
 // Pipeline   Bandwidth requires 64 to 128 KB in flight per multiprocessor at 3 TB/s, hence many
 //            stages and small everything else.
@@ -20,7 +20,7 @@
 // Strides    1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //            stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of an
 //            element. Output strides are free.
-// Grid       SPLIT * ceil(n / TILE_N) * ceil(m / TOKENS) * batch CTAs, in clusters of SPLIT: 1
+// Grid       SPLIT * ceil(n / TILE_N) * ceil(m / ROWS) * batch CTAs, in clusters of SPLIT: 1
 //            before sm_90.
 #pragma once
 #include "common/cluster.cuh"
@@ -34,7 +34,7 @@
 
 enum class Method { MMA, FMA };
 
-template <class A, class B, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, int TILE_N,
+template <class A, class B, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int ROWS, int TILE_N,
           int TILE_K, int WARPS_N, int STAGES, int SPLIT, int ALIGN, Method METHOD, class Epilogue>
 struct SkinnyGemm {
   // MIXED: B is 8-bit integers, converted to A's type in registers.
@@ -52,12 +52,12 @@ struct SkinnyGemm {
                 "on tensor cores, products of 16-bit elements are exact in f32");
 
   static constexpr int SIZE = sizeof(Element);
-  // The tile of A may have more rows than TOKENS: the swizzle needs rows of 64 or 128 bytes
+  // The tile of A may have more rows than ROWS: the swizzle needs rows of 64 or 128 bytes
   // (SWIZZLE_M), the copy at least 16 bytes per thread (COPY_M).
   static constexpr int SWIZZLE_M = A_K_MAJOR ? 8 : (bits_of<Element> == 32 ? 128 : 64) / SIZE;
   static constexpr int COPY_M = THREADS * 16 / (TILE_K * SIZE),
                        MIN_M = SWIZZLE_M > COPY_M ? SWIZZLE_M : COPY_M;
-  static constexpr int TILE_M = TOKENS > MIN_M ? TOKENS : MIN_M;
+  static constexpr int TILE_M = ROWS > MIN_M ? ROWS : MIN_M;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
   using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K>;
@@ -66,18 +66,18 @@ struct SkinnyGemm {
   using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
 
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
-  // Partial sums in shared memory: a slab of TOKENS rows of TILE_N for each of the WARPS_K warps
+  // Partial sums in shared memory: a slab of ROWS rows of TILE_N for each of the WARPS_K warps
   // along K. Four words of padding: the rows 2j, j < 4, that one store of a warp touches, 8 words
   // each, lie in different banks.
   static constexpr int SUM_PITCH = TILE_N + 4;
-  static constexpr int SLAB_WORDS = TOKENS * SUM_PITCH;
+  static constexpr int SLAB_WORDS = ROWS * SUM_PITCH;
   static constexpr int SLAB_BYTES = WARPS_K * SLAB_WORDS * 4;
   static constexpr int WORK_BYTES =
       STAGES * STAGE_BYTES > SLAB_BYTES ? STAGES * STAGE_BYTES : SLAB_BYTES;
-  // Partial sums from the CTAs of the cluster: TOKENS rows of this CTA's OWN_N columns from each.
+  // Partial sums from the CTAs of the cluster: ROWS rows of this CTA's OWN_N columns from each.
   // They do not overlap the stages, which this CTA may still read when they arrive.
   static constexpr int OWN_N = TILE_N / SPLIT;
-  static constexpr int SMEM_BYTES = WORK_BYTES + (SPLIT > 1 ? TOKENS * TILE_N * 4 : 0);
+  static constexpr int SMEM_BYTES = WORK_BYTES + (SPLIT > 1 ? ROWS * TILE_N * 4 : 0);
   static_assert(TILE_N % (4 * SPLIT) == 0);
   // CTAs per multiprocessor: as many as its shared memory (CUDA Programming Guide, "Compute
   // Capabilities"; 1 KB is reserved per CTA) and its 65536 registers allow. Copying through
@@ -91,15 +91,15 @@ struct SkinnyGemm {
   static constexpr int SMEM_KB_PER_SM = 227;
 #endif
   static constexpr int BY_MEMORY = SMEM_KB_PER_SM * 1024 / (SMEM_BYTES + 1024);
-  static constexpr int BY_REGISTERS = MIXED ? 3 : ASYNC ? 2 : TOKENS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
+  static constexpr int BY_REGISTERS = MIXED ? 3 : ASYNC ? 2 : ROWS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
   static constexpr int MIN_CTAS = BY_MEMORY < 1              ? 1
                                   : BY_MEMORY < BY_REGISTERS ? BY_MEMORY
                                                              : BY_REGISTERS;
 
   // A warp's accumulators: adds the product over the warp's part of a K block, with mma.sync.
   struct MmaSums {
-    // ldmatrix reads 16 rows even if TOKENS is 8; the others, from behind A's tile, are not used.
-    static constexpr int READ_M = TOKENS < 16 ? 16 : TOKENS;
+    // ldmatrix reads 16 rows even if ROWS is 8; the others, from behind A's tile, are not used.
+    static constexpr int READ_M = ROWS < 16 ? 16 : ROWS;
     using ReaderA = FragmentReader<Element, A_K_MAJOR, (READ_M > TILE_M ? READ_M : TILE_M), TILE_K,
                                    READ_M, Adjacent::HALVES>;
     using ReaderB = FragmentReader<Element, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Adjacent::SLOTS>;
@@ -110,7 +110,7 @@ struct SkinnyGemm {
     int warp_n;
     ReaderA reader_a;
     ReaderB reader_b;
-    typename Mma::Sums sums[WARP_N / 16][TOKENS / 8];
+    typename Mma::Sums sums[WARP_N / 16][ROWS / 8];
 
     __device__ __forceinline__ explicit MmaSums(int warp)
         : warp_n(warp % WARPS_N * WARP_N), reader_a(0), reader_b(warp_n), sums{} {
@@ -137,7 +137,7 @@ struct SkinnyGemm {
 #pragma unroll
         for (int i = 0; i < WARP_N / 16; ++i)
 #pragma unroll
-          for (int j = 0; j < TOKENS / 8; ++j)
+          for (int j = 0; j < ROWS / 8; ++j)
             Mma::accumulate(sums[i][j], b.words[2 * i][0], b.words[2 * i + 1][0], b.words[2 * i][1],
                             b.words[2 * i + 1][1], a.words[j][0], a.words[j][1]);
       }
@@ -148,7 +148,7 @@ struct SkinnyGemm {
 #pragma unroll
       for (int i = 0; i < WARP_N / 16; ++i)
 #pragma unroll
-        for (int j = 0; j < TOKENS / 8; ++j)
+        for (int j = 0; j < ROWS / 8; ++j)
 #pragma unroll
           for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -169,13 +169,13 @@ struct SkinnyGemm {
   // in c / 2, and their chunks of A in c % 4.
   struct MixedSums {
     static constexpr int K_STEP = 64, STEPS = TILE_K / K_STEP / WARPS_K;
-    static_assert(STEPS >= 1 && WARP_N % 16 == 0 && TOKENS % 8 == 0);
+    static_assert(STEPS >= 1 && WARP_N % 16 == 0 && ROWS % 8 == 0);
     using Mma = ptx::Mma<Element, f32>;
 
     int warp_n;
     unsigned a_offset, b_offset;
     ptx::WidenWord<A, B> widen;
-    typename Mma::Sums sums[WARP_N / 16][TOKENS / 8];
+    typename Mma::Sums sums[WARP_N / 16][ROWS / 8];
 
     // The chunks of a step, relative to those of step 0, in B. All of these are XORed.
     static __device__ __forceinline__ constexpr unsigned chunk(int step) {
@@ -193,12 +193,12 @@ struct SkinnyGemm {
     __device__ __forceinline__ void add(unsigned a_tile, unsigned b_tile) {
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
-        unsigned b[WARP_N / 8][4], a[TOKENS / 8][2][4];
+        unsigned b[WARP_N / 8][4], a[ROWS / 8][2][4];
 #pragma unroll
         for (int i = 0; i < WARP_N / 8; ++i)
           ptx::load_shared(b[i], b_tile + (b_offset ^ chunk(step) * 16) + i * 8 * TileB::ROW_BYTES);
 #pragma unroll
-        for (int i = 0; i < TOKENS / 8; ++i)
+        for (int i = 0; i < ROWS / 8; ++i)
 #pragma unroll
           for (int half = 0; half < 2; ++half)
             ptx::load_shared(a[i][half], a_tile + (a_offset ^ (chunk(step) * 32 + half * 16)) +
@@ -211,7 +211,7 @@ struct SkinnyGemm {
             widen(low, b[2 * i][word]);
             widen(high, b[2 * i + 1][word]);
 #pragma unroll
-            for (int j = 0; j < TOKENS / 8; ++j)
+            for (int j = 0; j < ROWS / 8; ++j)
               Mma::accumulate(sums[i][j], low[0], high[0], low[1], high[1],
                               a[j][word / 2][word % 2 * 2], a[j][word / 2][word % 2 * 2 + 1]);
           }
@@ -223,7 +223,7 @@ struct SkinnyGemm {
 #pragma unroll
       for (int i = 0; i < WARP_N / 16; ++i)
 #pragma unroll
-        for (int j = 0; j < TOKENS / 8; ++j)
+        for (int j = 0; j < ROWS / 8; ++j)
 #pragma unroll
           for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -239,7 +239,7 @@ struct SkinnyGemm {
     static constexpr int COLUMNS = WARP_N / 32 > 0 ? WARP_N / 32 : 1, LENGTH = TILE_K / WARPS_K;
     static_assert(METHOD != Method::FMA || (WARP_N % 32 == 0 && LENGTH % 4 == 0));
     int n, k;
-    f32 sums[COLUMNS][TOKENS];
+    f32 sums[COLUMNS][ROWS];
 
     __device__ __forceinline__ explicit FmaSums(int warp)
         : n(warp % WARPS_N * WARP_N + threadIdx.x % 32), k(warp / WARPS_N * LENGTH), sums{} {}
@@ -264,35 +264,33 @@ struct SkinnyGemm {
 
     __device__ __forceinline__ void add(unsigned a_tile, unsigned b_tile) {
       // Blocks are accumulated separately, for accuracy (see simt.cuh).
-      f32 block[COLUMNS][TOKENS] = {};
-#pragma unroll(TOKENS > 4 ? 1 : 4)
+      f32 block[COLUMNS][ROWS] = {};
+#pragma unroll(ROWS > 4 ? 1 : 4)
       for (int at = 0; at < LENGTH; at += 4) {
         f32 b[COLUMNS][4];
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) load<TileB, B_K_MAJOR>(b[c], b_tile, n + 32 * c, k + at);
 #pragma unroll
-        for (int token = 0; token < TOKENS; ++token) {
+        for (int row = 0; row < ROWS; ++row) {
           f32 a[4];
-          load<TileA, A_K_MAJOR>(a, a_tile, token, k + at);
+          load<TileA, A_K_MAJOR>(a, a_tile, row, k + at);
 #pragma unroll
           for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-              block[c][token] = multiply_add(a[i], b[c][i], block[c][token]);
+            for (int i = 0; i < 4; ++i) block[c][row] = multiply_add(a[i], b[c][i], block[c][row]);
         }
       }
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-        for (int token = 0; token < TOKENS; ++token) sums[c][token] += block[c][token];
+        for (int row = 0; row < ROWS; ++row) sums[c][row] += block[c][row];
     }
 
     __device__ __forceinline__ void store(f32* slab) const {
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-        for (int token = 0; token < TOKENS; ++token)
-          slab[token * SUM_PITCH + n + 32 * c] = sums[c][token];
+        for (int row = 0; row < ROWS; ++row) slab[row * SUM_PITCH + n + 32 * c] = sums[c][row];
     }
   };
 
@@ -312,12 +310,12 @@ struct SkinnyGemm {
     const int strip = blockIdx.x / SPLIT / tiles,
               start_n = (blockIdx.x / SPLIT - strip * tiles) * TILE_N;
     int batch = strip, start_m = 0;
-    if (params.m > TOKENS) {
-      const int strips = (params.m + TOKENS - 1) / TOKENS;
+    if (params.m > ROWS) {
+      const int strips = (params.m + ROWS - 1) / ROWS;
       batch = strip / strips;
-      start_m = (strip - batch * strips) * TOKENS;
+      start_m = (strip - batch * strips) * ROWS;
     }
-    const int rows = min(TOKENS, params.m - start_m);
+    const int rows = min(ROWS, params.m - start_m);
 
     // This CTA's split of K: `share` blocks, fewer for the last CTAs.
     const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
@@ -419,7 +417,7 @@ struct SkinnyGemm {
         const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
         f32 values[4];
         warps_sum(values, m, n);
-        const unsigned target = received_address + ((rank * TOKENS + m) * OWN_N + n % OWN_N) * 4;
+        const unsigned target = received_address + ((rank * ROWS + m) * OWN_N + n % OWN_N) * 4;
         ptx::store_cluster(ptx::map_shared(target, n / OWN_N), values);
       }
       ptx::cluster_arrive();
@@ -428,7 +426,7 @@ struct SkinnyGemm {
       for (int index = threadIdx.x; index < rows * (OWN_N / 4); index += THREADS) {
         const int m = index / (OWN_N / 4), n = index % (OWN_N / 4) * 4;
         f32 values[4];
-        add_up<SPLIT>(values, received + m * OWN_N + n, TOKENS * OWN_N);
+        add_up<SPLIT>(values, received + m * OWN_N + n, ROWS * OWN_N);
         finish(params, epilogue, values, batch, start_m + m, start_n + rank * OWN_N + n);
       }
 #endif

@@ -290,16 +290,16 @@ struct Sm80Gemm {
           union {
             ptx::Vector vector;
             Out elements[WIDTH];
-          } packed;
+          } stored;
 #pragma unroll
           for (int e = 0; e < WIDTH; ++e)
-            packed.elements[e] = encode<Out>(Epilogue::result(values[e]));
+            stored.elements[e] = encode<Out>(Epilogue::result(values[e]));
           if (aligned && valid == WIDTH) {
-            ptx::store_global(target, packed.vector);
+            ptx::store_global(target, stored.vector);
           } else {
 #pragma unroll
             for (int e = 0; e < WIDTH; ++e)
-              if (e < valid) target[stride_n * e] = packed.elements[e];
+              if (e < valid) target[stride_n * e] = stored.elements[e];
           }
         }
       } else {

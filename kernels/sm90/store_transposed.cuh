@@ -155,24 +155,24 @@ template <class Config> struct Sm90StoreTransposed {
         Out elements[WIDTH];
         ptx::Vector vectors[(sizeof(Out) + 1) / 2];
         uint2 four;  // of 16 bits
-      } packed;
+      } stored;
 #pragma unroll
       for (int e = 0; e < WIDTH; ++e)
-        packed.elements[e] = encode<Out>(Epilogue::result(sums_of_lane[e]));
+        stored.elements[e] = encode<Out>(Epilogue::result(sums_of_lane[e]));
       if constexpr (DUAL && bits_of<Out> == 16) {
         if (wide && valid == WIDTH) {
-          *reinterpret_cast<uint2*>(target) = packed.four;
+          *reinterpret_cast<uint2*>(target) = stored.four;
           continue;
         }
       }
       if (!DUAL && bits_of<Out> > 8 && wide && valid == WIDTH) {
 #pragma unroll
         for (int i = 0; i < int(sizeof(Out)) / 2; ++i)
-          ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, packed.vectors[i]);
+          ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, stored.vectors[i]);
       } else {
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
-          if (e < valid) target[params.out_stride[2] * e] = packed.elements[e];
+          if (e < valid) target[params.out_stride[2] * e] = stored.elements[e];
       }
     }
   }
