@@ -1,7 +1,7 @@
 //! Requirements of kernels on the memory layout of operands. Metadata, support checks and the index
 //! of the ranking derive from them.
 
-use super::layout::Major;
+use super::layout::{Layout, Major};
 use super::unsupported::Unsupported;
 use crate::operand::View;
 
@@ -29,6 +29,11 @@ impl Demand {
     /// This order, aligned to `align` bytes.
     pub fn aligned(order: Major, align: u32) -> Demand {
         Demand { order: Some(order), align, ..Demand::NONE }
+    }
+
+    /// A and B in these orders, aligned to `align` bytes; out in its order at any address.
+    pub fn of_operands(Layout { a, b, out }: Layout, align: u32) -> [Demand; 3] {
+        [Demand::aligned(a, align), Demand::aligned(b, align), Demand::aligned(out, 1)]
     }
 
     /// The value of `whole` for an operand whose contiguous extent is a multiple of the alignment.

@@ -1,8 +1,8 @@
 //! The list of kernel families.
 
+use super::cpu::Reference;
 use super::elementwise::Elementwise;
 use super::family::Family;
-use super::reference::Reference;
 use super::sgemm::Sgemm;
 use super::simt::Simt;
 use super::skinny::Skinny;
@@ -21,7 +21,7 @@ macro_rules! families {
         impl Design {
             /// The configuration as an implementation of [`Family`].
             #[inline]
-            pub fn family(&self) -> &dyn Family {
+            pub fn family(&self) -> &(dyn Family + 'static) {
                 match self {
                     $(Design::$family(configuration) => configuration,)*
                 }

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::cost::chips::Target;
 use super::cost::query::Estimate;
 use super::fusion::Fusion;
-use super::kernel::Kernel;
+use super::instance::Kernel;
 use super::ranking::ranked;
 use super::space::all;
 use super::unsupported::Unsupported;

@@ -53,7 +53,9 @@ pub trait Family {
         true
     }
 
-    /// Whether the program's output is the transpose of the user's.
+    /// Whether the program's output is the transpose of the user's. Most programs write row-major,
+    /// and a column-major output is the row-major output of the transposed product. A skinny
+    /// program has the narrow side on its M.
     fn is_transposed(&self) -> bool {
         false
     }
@@ -61,6 +63,11 @@ pub trait Family {
     /// Whether the program's A is the user's B.
     fn is_crossed(&self) -> bool {
         self.is_transposed()
+    }
+
+    /// The problem in the program's frame.
+    fn framed(&self, problem: &GemmProblem) -> GemmProblem {
+        if self.is_transposed() { problem.transposed() } else { *problem }
     }
 
     /// Whether kernels are offered with epilogues.

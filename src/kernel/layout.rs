@@ -67,6 +67,12 @@ impl Layout {
                 .flat_map(move |b| Major::BOTH.into_iter().map(move |out| Layout { a, b, out }))
         })
     }
+
+    /// The orders of the transposed product.
+    pub fn transposed(self) -> Layout {
+        let Layout { a, b, out } = self;
+        Layout { a: b.transposed(), b: a.transposed(), out: out.transposed() }
+    }
 }
 
 impl fmt::Display for Layout {

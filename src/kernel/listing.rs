@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::kernel::Kernel;
+use super::instance::Kernel;
 use super::space::all;
 
 /// Positions in [`all`] of every kernel, in the order of a list without a problem.

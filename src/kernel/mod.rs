@@ -4,6 +4,7 @@
 //! Each family has a folder, implements [`family::Family`] and has an entry in `design.rs`.
 
 mod cost;
+mod cpu;
 mod demand;
 mod design;
 mod elementwise;
@@ -11,8 +12,7 @@ mod explain;
 mod family;
 mod fields;
 mod fusion;
-#[allow(clippy::module_inception)]
-mod kernel;
+mod instance;
 mod launch;
 mod layout;
 mod limits;
@@ -24,7 +24,6 @@ mod params;
 mod program;
 mod ranking;
 mod reduction;
-mod reference;
 mod sgemm;
 mod simt;
 mod skinny;
@@ -47,7 +46,7 @@ pub use design::Design;
 pub use elementwise::{Elementwise, ElementwiseParams};
 pub use explain::{Candidate, Explanation, FamilyAnswer, NotOffered, explain};
 pub use fusion::Fusion;
-pub use kernel::Kernel;
+pub use instance::Kernel;
 pub use launch::{Launch, Params};
 pub use layout::{Layout, Major};
 pub use listing::listed;

@@ -21,6 +21,22 @@ pub struct ProgramParts {
     pub checks: String,
 }
 
+impl ProgramParts {
+    /// The parts of a GEMM without definitions. `launch`: threads and shared memory of a CTA.
+    pub fn gemm(header: &'static str, name: String, work: String, launch: [u32; 2]) -> Self {
+        let ([threads, shared_bytes], bytes) = (launch, size_of::<GemmParams>());
+        let checks = launch_checks(threads, shared_bytes);
+        ProgramParts {
+            name,
+            header,
+            definitions: String::new(),
+            work,
+            parameter: "GemmParams",
+            checks: format!("{checks} && sizeof(GemmParams) == {bytes}"),
+        }
+    }
+}
+
 /// The condition that the host launches the threads and shared memory that the program expects.
 pub fn launch_checks(threads: u32, shared_bytes: u32) -> String {
     format!("Work::THREADS == {threads} && Work::SMEM_BYTES == {shared_bytes}")
@@ -47,9 +63,4 @@ pub fn orders([a_k_major, b_k_major]: [bool; 2]) -> &'static str {
 pub fn type_arguments(types: Types) -> String {
     let Types { a, b, accumulator, out } = types;
     [a, b, accumulator, out].map(|dtype| dtype.short_name()).join(", ")
-}
-
-/// The condition that `GemmParams` has the size that the host passes.
-pub fn params_check() -> String {
-    format!("sizeof(GemmParams) == {}", size_of::<GemmParams>())
 }

@@ -8,7 +8,7 @@ use super::cost::chips::Target;
 use super::cost::query::CostQuery;
 use super::demand::Demand;
 use super::fusion::Fusion;
-use super::kernel::Kernel;
+use super::instance::Kernel;
 use super::limits::check_limits;
 use super::operation::Operation;
 use super::space::all;

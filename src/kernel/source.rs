@@ -1,7 +1,7 @@
 //! The text of programs: a few lines that include a family's header and instantiate its class
 //! template.
 
-use super::kernel::Kernel;
+use super::instance::Kernel;
 use super::pack::{Pack, PackOperand};
 use super::program::ProgramParts;
 use super::reduction::{Reduce, ReduceOperand};

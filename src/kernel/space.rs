@@ -5,7 +5,7 @@ use std::sync::{LazyLock, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::design::Design;
-use super::kernel::Kernel;
+use super::instance::Kernel;
 use crate::epilogue::Epilogue;
 
 /// Every kernel of every family: tensor cores first, wide loads and large tiles before others. The

@@ -5,6 +5,7 @@
 //! error of 5 %. Estimates for other alignments and for FMA are off by up to 20 %.
 
 use super::query::{CostQuery, Estimate};
+use crate::kernel::family::Family;
 use crate::kernel::skinny::{Method, Skinny};
 use crate::kernel::types::Types;
 
@@ -34,7 +35,7 @@ const FITTED_UNALIGNED_ROWS: f64 = 1.17;
 
 /// Fitted: time factor of narrow loads, including that of rows that begin inside a cache line.
 fn fitted_load_penalty(config: &Skinny) -> f64 {
-    match (config.align, config.tokens) {
+    match (config.align, config.rows) {
         (8.., _) => 1.0,
         (_, 17..) => 1.6,
         _ => 1.25,
@@ -71,7 +72,7 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
         Method::TensorCores => 0.0,
         Method::Fma => {
             let rate = FITTED_FMA_RATE * query.scale.fma;
-            most * tile_n * blocks * tile_k * f64::from(config.tokens) / rate
+            most * tile_n * blocks * tile_k * f64::from(config.rows) / rate
         }
     };
     let split = match config.split {

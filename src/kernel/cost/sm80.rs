@@ -4,6 +4,7 @@ use super::query::{CostQuery, Estimate};
 use super::tiled::{
     self, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile,
 };
+use crate::kernel::family::Family;
 use crate::kernel::operation::Operation;
 use crate::kernel::sm80::Sm80;
 use crate::kernel::types::{ProductClass, Types};

@@ -1,10 +1,10 @@
 use super::config::Elementwise;
-use super::{launch, source};
+use super::launch::{self, ElementwiseParams};
 use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::{Launch, Params};
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
-use crate::kernel::program::ProgramParts;
+use crate::kernel::program::{ProgramParts, launch_checks};
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
@@ -63,6 +63,19 @@ impl Family for Elementwise {
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
-        Some(source::program(*self, types, epilogue))
+        let (element, accumulator) = (types.out.short_name(), types.accumulator.short_name());
+        let [_, n, _] = self.tile(types);
+        let (checks, bytes) =
+            (launch_checks(Elementwise::THREADS, 0), size_of::<ElementwiseParams>());
+        Some(ProgramParts {
+            name: format!("add_{element}_{accumulator}"),
+            header: "elementwise.cuh",
+            definitions: String::new(),
+            work: format!("ElementwiseAdd<{element}, {accumulator}, {epilogue}>"),
+            parameter: "ElementwiseParams",
+            checks: format!(
+                "{checks} && Work::TILE == {n} && sizeof(ElementwiseParams) == {bytes}"
+            ),
+        })
     }
 }

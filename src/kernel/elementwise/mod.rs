@@ -4,7 +4,6 @@ mod config;
 mod family;
 mod frame;
 mod launch;
-mod source;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,5 @@
 //! The configurations of the float32 kernels.
 
-use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::tiles::tiles;
 use crate::kernel::types::{ProductClass, Types};
@@ -82,35 +81,13 @@ impl Sgemm {
         Sgemm::THREADS / 32 * 32 * 64 / (self.tile[0] * self.tile[1])
     }
 
-    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B with padded rows.
-    /// The epilogue reuses the memory for 64 sums of every thread.
-    pub fn shared_bytes(&self) -> u32 {
-        let [m, n, k] = self.tile;
-        let stage = k * (m + 4 + n + 4) * 4;
-        (self.stages * stage).max(Sgemm::THREADS * 64 * 4)
-    }
-
     /// The configuration in the frame of the program, which writes row-major: a column-major output
     /// is the row-major output of the transposed product.
     pub fn program_config(&self) -> Sgemm {
         let [m, n, k] = self.tile;
         match self.layout.out {
             Major::Row => *self,
-            Major::Column => Sgemm {
-                layout: Layout {
-                    a: self.layout.b.transposed(),
-                    b: self.layout.a.transposed(),
-                    out: Major::Row,
-                },
-                tile: [n, m, k],
-                ..*self
-            },
+            Major::Column => Sgemm { layout: self.layout.transposed(), tile: [n, m, k], ..*self },
         }
-    }
-
-    /// Requirements on A, B and out.
-    pub fn demands(&self) -> [Demand; 3] {
-        let Layout { a, b, out } = self.layout;
-        [Demand::aligned(a, self.align), Demand::aligned(b, self.align), Demand::aligned(out, 1)]
     }
 }

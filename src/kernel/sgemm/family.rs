@@ -1,5 +1,4 @@
 use super::config::Sgemm;
-use super::source;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
@@ -10,7 +9,7 @@ use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
 use crate::kernel::params::GemmParams;
-use crate::kernel::program::ProgramParts;
+use crate::kernel::program::{ProgramParts, name_of_gemm, orders};
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
@@ -52,7 +51,7 @@ impl Family for Sgemm {
     }
 
     fn demands(&self, _types: Types) -> [Demand; 3] {
-        Sgemm::demands(self)
+        Demand::of_operands(self.layout, self.align)
     }
 
     fn check_extents(
@@ -69,8 +68,12 @@ impl Family for Sgemm {
         }
     }
 
+    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B with padded rows.
+    /// The epilogue reuses the memory for 64 sums of every thread.
     fn shared_bytes(&self, _types: Types) -> u32 {
-        Sgemm::shared_bytes(self)
+        let [m, n, k] = self.tile;
+        let stage = k * (m + 4 + n + 4) * 4;
+        (self.stages * stage).max(Sgemm::THREADS * 64 * 4)
     }
 
     fn partials(&self, _types: Types, framed: &GemmProblem) -> Partials {
@@ -79,12 +82,9 @@ impl Family for Sgemm {
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         request.gemm(|problem, offsets| {
-            let params = match self.layout.out {
-                Major::Row => GemmParams::new(problem, offsets),
-                Major::Column => GemmParams::new(&problem.transposed(), offsets),
-            };
+            let params = GemmParams::new(&self.framed(problem), offsets);
             let ctas = self.ctas(problem);
-            let shared_bytes = Sgemm::shared_bytes(self);
+            let shared_bytes = self.shared_bytes(request.types);
             Launch {
                 cluster: self.split,
                 overlapping: overlap_pays(request.target, ctas, Sgemm::CTAS_PER_SM),
@@ -98,6 +98,18 @@ impl Family for Sgemm {
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
-        Some(source::program(self, types, epilogue))
+        let Sgemm { layout, tile: [m, n, k], stages, align, split, grouped } =
+            self.program_config();
+        let (a_k_major, b_k_major) = (layout.a == Major::Row, layout.b == Major::Column);
+        let out = types.out.short_name();
+        let (name, orders) = (name_of_gemm(grouped, types), orders([a_k_major, b_k_major]));
+        let splits = if split > 1 { format!("_split{split}") } else { String::new() };
+        let name = format!("{name}_{orders}_{m}x{n}x{k}_{stages}stages_align{align}{splits}");
+        let work = format!(
+            "Sgemm<{out}, {a_k_major}, {b_k_major}, {m}, {n}, {k}, {stages}, {align}, {split}, \
+             {grouped}, {epilogue}>"
+        );
+        let launch = [Sgemm::THREADS, self.shared_bytes(types)];
+        Some(ProgramParts::gemm("sgemm.cuh", name, work, launch))
     }
 }

@@ -3,6 +3,5 @@
 
 mod config;
 mod family;
-mod source;
 
 pub use config::Sgemm;

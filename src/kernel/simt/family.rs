@@ -1,5 +1,4 @@
 use super::config::Simt;
-use super::source;
 use crate::epilogue::Scaling;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
@@ -8,7 +7,7 @@ use crate::kernel::launch::{Launch, Params};
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
 use crate::kernel::params::GemmParams;
-use crate::kernel::program::ProgramParts;
+use crate::kernel::program::{ProgramParts, name_of_gemm, type_arguments};
 use crate::kernel::reduction::Partials;
 use crate::kernel::tiles::tiles;
 use crate::kernel::types::{ProductClass, Types};
@@ -68,6 +67,11 @@ impl Family for Simt {
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
-        Some(source::program(self, types, epilogue))
+        let [m, n, k] = self.tile;
+        let arguments = type_arguments(types);
+        let name = name_of_gemm(self.grouped, types);
+        let name = format!("{name}_{m}x{n}x{k}");
+        let work = format!("SimtGemm<{arguments}, {m}, {n}, {k}, {}, {epilogue}>", self.grouped);
+        Some(ProgramParts::gemm("simt.cuh", name, work, [Simt::THREADS, 0]))
     }
 }

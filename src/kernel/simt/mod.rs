@@ -2,6 +2,5 @@
 
 mod config;
 mod family;
-mod source;
 
 pub use config::Simt;

@@ -1,6 +1,6 @@
-use super::config::{Narrow, Skinny};
-use super::source;
+use super::config::{Method, Narrow, Skinny};
 use crate::kernel::cost;
+use crate::kernel::cost::chips::Target;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
 use crate::kernel::family::{Family, LaunchInput};
@@ -9,7 +9,7 @@ use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
 use crate::kernel::params::GemmParams;
-use crate::kernel::program::ProgramParts;
+use crate::kernel::program::{ProgramParts, name_of_gemm, orders};
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
@@ -59,7 +59,7 @@ impl Family for Skinny {
     }
 
     fn demands(&self, _types: Types) -> [Demand; 3] {
-        Skinny::demands(self)
+        [Demand::aligned(self.a, self.align), Demand::aligned(self.b, self.align), Demand::NONE]
     }
 
     fn check_extents(
@@ -76,19 +76,51 @@ impl Family for Skinny {
         }
     }
 
+    /// Refuses a narrow side above `rows`: the program would read the wide operand once for each
+    /// block of as many rows.
     fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
-        match problem {
-            Problem::Gemm(problem) => Skinny::check_range(self, problem),
-            _ => Ok(()),
+        let Problem::Gemm(problem) = problem else { return Ok(()) };
+        let (dimension, extent) = match self.narrow {
+            Narrow::M => ("M", problem.m()),
+            Narrow::N => ("N", problem.n()),
+        };
+        let limit = i64::from(self.rows);
+        match extent > limit {
+            true => Err(Unsupported::TooMany { dimension, extent, limit }),
+            false => Ok(()),
         }
     }
 
+    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B, or in the same
+    /// memory the sums of the warps that share columns, each row padded by four words; then the
+    /// partial sums received from the other CTAs of a cluster.
     fn shared_bytes(&self, types: Types) -> u32 {
-        Skinny::shared_bytes(self, types)
+        let [n, k] = self.tile;
+        let [size, wide_size] = self.operand_types(types).map(|dtype| dtype.bytes() as u32);
+        // Rows of the narrow tile have at least 64 bytes (128 of float32), and every thread copies
+        // 16 bytes of the tile.
+        let least = match (self.k_major()[0], size) {
+            (true, _) => 8,
+            (false, 4) => 32,
+            (false, _) => 64 / size,
+        };
+        let rows = self.rows.max(least).max(Skinny::THREADS * 16 / (k * size));
+        let pipeline = self.stages * (rows * size + n * wide_size) * k;
+        let sums = Skinny::WARPS / self.warps_n * self.rows * (n + 4) * 4;
+        let received = if self.split > 1 { self.rows * n * 4 } else { 0 };
+        pipeline.max(sums) + received
     }
 
+    /// CTAs that an SM holds, limited by shared memory and by the registers that NVRTC allocates.
     fn ctas_per_sm(&self, types: Types) -> u32 {
-        Skinny::ctas_per_sm(self, types)
+        let by_registers = match (self.align >= 4, self.rows, self.tile[0]) {
+            (true, ..) => 3,
+            (false, 17.., _) => 1,
+            (false, _, 33..) => 2,
+            _ => 3,
+        };
+        let shared = Target::H100.shared_bytes_per_cta;
+        (shared / (self.shared_bytes(types) + 1024)).clamp(1, by_registers)
     }
 
     fn partials(&self, _types: Types, framed: &GemmProblem) -> Partials {
@@ -100,12 +132,12 @@ impl Family for Skinny {
             let (types, target) = (request.types, request.target);
             let framed = self.framed(problem);
             let ctas = self.ctas(&framed);
-            let ctas_per_sm = Skinny::ctas_per_sm(self, types);
+            let ctas_per_sm = self.ctas_per_sm(types);
             let params = Params::Gemm(GemmParams::new(&framed, None));
             Launch {
                 cluster: self.split,
                 overlapping: overlap_pays(target, ctas, ctas_per_sm),
-                ..Launch::simple(ctas, Skinny::THREADS, Skinny::shared_bytes(self, types), params)
+                ..Launch::simple(ctas, Skinny::THREADS, self.shared_bytes(types), params)
             }
         })
     }
@@ -115,6 +147,25 @@ impl Family for Skinny {
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
-        Some(source::program(self, types, epilogue))
+        let [a, b] = self.operand_types(types).map(|dtype| dtype.short_name());
+        let out = types.out.short_name();
+        let [a_k_major, b_k_major] = self.k_major();
+        let Skinny { rows, tile: [tile_n, tile_k], warps_n, stages, split, align, .. } = *self;
+        let method = match self.method {
+            Method::TensorCores => "MMA",
+            Method::Fma => "FMA",
+        };
+        let [type_a, type_b] = self.operand_types(types);
+        let name = name_of_gemm(false, Types { a: type_a, b: type_b, ..types });
+        let orders = orders([a_k_major, b_k_major]);
+        let splits = if split > 1 { format!("_split{split}") } else { String::new() };
+        let name =
+            format!("{name}_{orders}_{rows}x{tile_n}x{tile_k}_{stages}stages{splits}_align{align}");
+        let work = format!(
+            "SkinnyGemm<{a}, {b}, {out}, {a_k_major}, {b_k_major}, {rows}, {tile_n}, {tile_k}, \
+             {warps_n}, {stages}, {split}, {align}, Method::{method}, {epilogue}>"
+        );
+        let launch = [Skinny::THREADS, self.shared_bytes(types)];
+        Some(ProgramParts::gemm("skinny.cuh", name, work, launch))
     }
 }

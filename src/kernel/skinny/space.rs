@@ -5,7 +5,7 @@ use crate::kernel::layout::Major;
 use crate::kernel::types::{ProductClass, Types};
 use crate::operand::DType;
 
-/// Alignment, tokens, columns and K of the tile, warps along N, stages, split.
+/// Alignment, rows, columns and K of the tile, warps along N, stages, split.
 type Variant = (u32, u32, [u32; 2], u32, u32, u32);
 
 // The configurations for each order of the narrow and the wide operand, sorted by mean speed
@@ -117,11 +117,11 @@ impl Skinny {
                         Some(_) => &[],
                     };
                     configs.extend(shapes.iter().map(
-                        |&(align, tokens, tile, warps_n, stages, split)| Skinny {
+                        |&(align, rows, tile, warps_n, stages, split)| Skinny {
                             narrow,
                             a,
                             b,
-                            tokens,
+                            rows,
                             tile,
                             warps_n,
                             stages,
@@ -151,9 +151,9 @@ impl Skinny {
     /// rows nearly as fast as one for 8.
     pub(super) fn is_leading(&self) -> bool {
         let is_aligned = |shape: &&Variant| matches!(shape, (16, 16, .., 1));
-        let Skinny { align, tokens, tile, warps_n, stages, split, method, .. } = *self;
+        let Skinny { align, rows, tile, warps_n, stages, split, method, .. } = *self;
         shapes(method, self.k_major()).iter().find(is_aligned)
-            == Some(&(align, tokens, tile, warps_n, stages, split))
+            == Some(&(align, rows, tile, warps_n, stages, split))
     }
 }
 

@@ -1,7 +1,6 @@
 //! A configuration of the family.
 
-use crate::kernel::cost::chips::Target;
-use crate::kernel::demand::Demand;
+use crate::kernel::family::Family;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::reduction::Partials;
 use crate::kernel::tiles::tiles;
@@ -24,30 +23,9 @@ pub struct Sm80 {
 }
 
 impl Sm80 {
-    pub fn threads(&self) -> u32 {
-        32 * self.warps[0] * self.warps[1]
-    }
-
     /// CTAs of a launch.
     pub fn ctas(&self, problem: &GemmProblem) -> u64 {
         tiles(problem, self.grouped, self.tile[0], self.tile[1])
-    }
-
-    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B. The epilogue
-    /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 sums. float16 sums
-    /// are widened.
-    pub fn shared_bytes(&self, types: Types) -> u32 {
-        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program_config();
-        let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
-        let sum_bytes = types.accumulator.bytes().max(4) as u32;
-        let sums = warps_n * warps_m * 16 * (n / warps_n + 8) * sum_bytes;
-        pipeline.max(sums)
-    }
-
-    /// CTAs that share a multiprocessor of Hopper, by registers and shared memory.
-    pub fn ctas_per_sm(&self, types: Types) -> u32 {
-        let shared = Target::H100.shared_bytes_per_cta / (self.shared_bytes(types) + 1024);
-        (self.threads_per_sm(types) / self.threads()).min(shared).max(1)
     }
 
     /// Threads for which a multiprocessor of Hopper has registers: `THREADS_PER_SM` of the program.
@@ -70,22 +48,12 @@ impl Sm80 {
         match self.layout.out {
             Major::Row => *self,
             Major::Column => Sm80 {
-                layout: Layout {
-                    a: self.layout.b.transposed(),
-                    b: self.layout.a.transposed(),
-                    out: Major::Row,
-                },
+                layout: self.layout.transposed(),
                 tile: [self.tile[1], self.tile[0], self.tile[2]],
                 warps: [self.warps[1], self.warps[0]],
                 ..*self
             },
         }
-    }
-
-    /// Requirements on A, B and out.
-    pub fn demands(&self) -> [Demand; 3] {
-        let Layout { a, b, out } = self.layout;
-        [Demand::aligned(a, self.align), Demand::aligned(b, self.align), Demand::aligned(out, 1)]
     }
 
     /// Lanes of a warp that store one row of sums, 16 bytes of the output each (`LANES` of the

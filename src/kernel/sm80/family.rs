@@ -1,6 +1,8 @@
+use std::fmt::Write;
+
 use super::config::Sm80;
-use super::source;
 use crate::kernel::cost;
+use crate::kernel::cost::chips::Target;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
 use crate::kernel::family::{Family, LaunchInput};
@@ -9,7 +11,7 @@ use crate::kernel::layout::{Layout, Major};
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
 use crate::kernel::params::GemmParams;
-use crate::kernel::program::ProgramParts;
+use crate::kernel::program::{ProgramParts, name_of_gemm, orders, type_arguments};
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
@@ -35,7 +37,7 @@ impl Family for Sm80 {
     }
 
     fn threads(&self) -> u32 {
-        Sm80::threads(self)
+        32 * self.warps[0] * self.warps[1]
     }
 
     fn operation(&self) -> Operation {
@@ -51,11 +53,18 @@ impl Family for Sm80 {
     }
 
     fn demands(&self, _types: Types) -> [Demand; 3] {
-        Sm80::demands(self)
+        Demand::of_operands(self.layout, self.align)
     }
 
+    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B. The epilogue
+    /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 sums. float16 sums
+    /// are widened.
     fn shared_bytes(&self, types: Types) -> u32 {
-        Sm80::shared_bytes(self, types)
+        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program_config();
+        let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
+        let sum_bytes = types.accumulator.bytes().max(4) as u32;
+        let sums = warps_n * warps_m * 16 * (n / warps_n + 8) * sum_bytes;
+        pipeline.max(sums)
     }
 
     fn partials(&self, types: Types, framed: &GemmProblem) -> Partials {
@@ -64,17 +73,14 @@ impl Family for Sm80 {
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         request.gemm(|problem, offsets| {
-            let params = match self.layout.out {
-                Major::Row => GemmParams::new(problem, offsets),
-                Major::Column => GemmParams::new(&problem.transposed(), offsets),
-            };
+            let params = GemmParams::new(&self.framed(problem), offsets);
             let ctas = self.ctas(problem);
-            let shared_bytes = Sm80::shared_bytes(self, request.types);
+            let shared_bytes = self.shared_bytes(request.types);
             let target = request.target;
             // Few CTAs find free multiprocessors, and a short launch gains by its early start.
             let is_small = 2 * ctas <= u64::from(target.multiprocessors)
                 && problem.k() <= SHORT_BLOCKS * i64::from(self.tile[2]);
-            let ctas_per_sm = Sm80::ctas_per_sm(self, request.types);
+            let ctas_per_sm = self.ctas_per_sm(request.types);
             Launch {
                 overlapping: target.cc == 90 && is_small || overlap_pays(target, ctas, ctas_per_sm),
                 ..Launch::simple(ctas, self.threads(), shared_bytes, Params::Gemm(params))
@@ -82,8 +88,10 @@ impl Family for Sm80 {
         })
     }
 
+    /// CTAs that share a multiprocessor of Hopper, by registers and shared memory.
     fn ctas_per_sm(&self, types: Types) -> u32 {
-        Sm80::ctas_per_sm(self, types)
+        let shared = Target::H100.shared_bytes_per_cta / (self.shared_bytes(types) + 1024);
+        (self.threads_per_sm(types) / self.threads()).min(shared).max(1)
     }
 
     fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
@@ -91,6 +99,26 @@ impl Family for Sm80 {
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
-        Some(source::program(self, types, epilogue))
+        let program = self.program_config();
+        let types = if program == *self { types } else { types.transposed() };
+        let ([m, n, k], [warps_m, warps_n]) = (program.tile, program.warps);
+        let Sm80 { stages, align, grouped, .. } = program;
+        let (a_k_major, b_k_major) =
+            (program.layout.a == Major::Row, program.layout.b == Major::Column);
+        let arguments = type_arguments(types);
+        let (name, orders) = (name_of_gemm(grouped, types), orders([a_k_major, b_k_major]));
+        let name = format!(
+            "{name}_{orders}_{m}x{n}x{k}_{warps_m}x{warps_n}warps_{stages}stages_align{align}"
+        );
+        let work = format!(
+            "Sm80Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {k}, {warps_m}, \
+             {warps_n}, {stages}, {align}, {grouped}, {epilogue}>"
+        );
+        let launch = [program.threads(), program.shared_bytes(types)];
+        let mut parts = ProgramParts::gemm("sm80.cuh", name, work, launch);
+        let threads = program.threads_per_sm(types);
+        let _ =
+            write!(parts.checks, " && (__CUDA_ARCH__ != 900 || Work::THREADS_PER_SM == {threads})");
+        Some(parts)
     }
 }

@@ -3,7 +3,6 @@
 
 mod config;
 mod family;
-mod source;
 mod space;
 
 pub use config::Sm80;

@@ -398,11 +398,11 @@ mod tests {
         for (kernel, config) in configs() {
             let registers = config.sum_registers(kernel.types);
             let most = if config.consumers == 3 { 96 } else { 192 };
-            assert!(registers <= most, "{}: {registers} registers", kernel.name());
+            assert!(registers <= most, "{kernel}: {registers} registers");
             // A stage of a mixed product has 128 elements of K, twice as many as one of 16 bits.
             let least = if kernel.types.class() == ProductClass::Mixed { 2 } else { 4 };
-            assert!(config.stages >= least || config.loads_by_threads(), "{}", kernel.name());
-            assert!(config.shared_bytes(kernel.types) <= 227 * 1024, "{}", kernel.name());
+            assert!(config.stages >= least || config.loads_by_threads(), "{kernel}");
+            assert!(config.shared_bytes(kernel.types) <= 227 * 1024, "{kernel}");
         }
     }
 
@@ -412,10 +412,10 @@ mod tests {
         {
             let sharers = if schedule == PingPong { 1 } else { consumers };
             assert!([64, 128].contains(&(rows / sharers)) && rows % sharers == 0);
-            assert!(schedule == Cooperative || consumers == 2, "{}", kernel.name());
+            assert!(schedule == Cooperative || consumers == 2, "{kernel}");
             // A CTA loads its slice in swizzle atoms of 8 rows.
-            assert!(columns % 8 == 0 && columns / 8 >= cluster[0], "{}", kernel.name());
-            assert!(rows % (8 * cluster[1]) == 0, "{}", kernel.name());
+            assert!(columns % 8 == 0 && columns / 8 >= cluster[0], "{kernel}");
+            assert!(rows % (8 * cluster[1]) == 0, "{kernel}");
         }
     }
 
@@ -423,7 +423,7 @@ mod tests {
     fn clusters_spread_over_the_gpcs() {
         for (kernel, config) in configs() {
             let sizes: &[u32] = if config.split == 6 { &[6] } else { &[1, 2, 4, 8] };
-            assert!(sizes.contains(&config.cluster_size()), "{}", kernel.name());
+            assert!(sizes.contains(&config.cluster_size()), "{kernel}");
         }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 
 /// A float64 product and its first kernel on a chip.
 fn float64_on([m, n, k]: [i64; 3], target: Target) -> (Problem, &'static Kernel) {
-    let Problem::Gemm(plain) = gemm(DType::F64, m, n, k, TNT) else { panic!("not a GEMM") };
+    let plain = product(DType::F64, m, n, k, TNT);
     let problem = Problem::Gemm(GemmProblem { accumulator: DType::F64, ..plain });
     (problem, &all()[ranked(&problem, Some(target), false)[0]])
 }
@@ -27,13 +27,13 @@ fn float64_runs_on_tensor_cores_that_are_faster_than_fma() {
 fn float64_tiles_fit_the_number_of_multiprocessors() {
     for (extent, tile) in [(4096, [128, 128]), (2048, [128, 128]), (1024, [64, 64])] {
         let (_, kernel) = float64_on([extent; 3], Target::H100);
-        let Design::Sm80(config) = kernel.design else { panic!("{}", kernel.name()) };
+        let Design::Sm80(config) = kernel.design else { panic!("{kernel}") };
         assert_eq!(config.tile[..2], tile, "{extent}");
     }
     // 64 tiles of 64x64 leave half of the multiprocessors idle.
     for extents in [[512; 3], [64, 4096, 4096]] {
         let (_, kernel) = float64_on(extents, Target::H100);
-        let Design::Sm80(config) = kernel.design else { panic!("{}", kernel.name()) };
+        let Design::Sm80(config) = kernel.design else { panic!("{kernel}") };
         assert_eq!(config.tile, [32, 32, 32], "{extents:?}");
     }
 }
@@ -56,7 +56,7 @@ fn float32_tiles_fit_the_number_of_multiprocessors() {
             ([64, 4096, 4096], 64 * 64, 2),
         ] {
             let kernel = exact_float32_on(extents, layout, Target::H100)[0];
-            let Design::Sgemm(config) = kernel.design else { panic!("{}", kernel.name()) };
+            let Design::Sgemm(config) = kernel.design else { panic!("{kernel}") };
             let found = (config.tile[0] * config.tile[1], config.split, config.align);
             assert_eq!(found, (tiles, split, 16), "{layout} {extents:?}");
         }
@@ -72,7 +72,7 @@ fn float32_tiles_fit_the_number_of_multiprocessors() {
 
 #[test]
 fn float32_without_a_contiguous_dimension_runs_on_simt() {
-    let Problem::Gemm(plain) = gemm(F32, 256, 256, 256, TNT) else { panic!("not a GEMM") };
+    let plain = product(F32, 256, 256, 256, TNT);
     let a = View { stride: [0, 1024, 2], ..plain.a };
     let problem = Problem::Gemm(GemmProblem { a, ..plain });
     let found = ranked(&problem, Some(Target::A100), false);

@@ -44,7 +44,7 @@ fn refusals_are_those_of_the_nearest_kernels() {
     assert_eq!(reason(&explanation, "sm90"), "A has dtype float64, the kernel works on float16");
 
     // float16 operands with float32 output are not packed: rows must be aligned.
-    let Problem::Gemm(plain) = gemm(F16, 256, 256, 256, TNT) else { panic!("not a GEMM") };
+    let plain = product(F16, 256, 256, 256, TNT);
     let out = View { dtype: F32, ..plain.out };
     let b = View { data: plain.b.data + 2, ..plain.b };
     let unaligned = Problem::Gemm(GemmProblem { b, out, ..plain });

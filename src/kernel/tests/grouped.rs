@@ -51,10 +51,10 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
             let launch = kernel.launch(&problem, target, 0, None).expect("there is an output");
             let (offsets, batch, [height, width]) = match (launch.params, &kernel.design) {
                 (Params::Sm90(params), Design::Sm90(config)) => {
-                    params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
+                    params.maps.iter().flatten().for_each(|map| assert_valid(map, kernel));
                     let [a, b, out] =
                         params.maps.map(|map| map.expect("all are aligned").extents[2]);
-                    assert_eq!((a, b, out), (1, groups as u64, 1), "{}", kernel.name());
+                    assert_eq!((a, b, out), (1, groups as u64, 1), "{kernel}");
                     let [m, n] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
                     (params.scalars.offsets, params.scalars.batch, [m, n])
                 }
@@ -64,7 +64,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
                     | Design::Sgemm(Sgemm { tile, .. })
                     | Design::Simt(Simt { tile, .. }),
                 ) => (params.offsets, params.batch, [i64::from(tile[0]), i64::from(tile[1])]),
-                _ => panic!("no grouped kernel: {}", kernel.name()),
+                _ => panic!("no grouped kernel: {kernel}"),
             };
             let Problem::GroupedGemm(GroupedGemmProblem { offsets: view, .. }) = problem else {
                 panic!("not grouped")
@@ -78,8 +78,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
             let clusters = i64::from(launch.grid / launch.cluster);
             assert!(
                 clusters >= strips * columns && clusters <= (strips + groups) * columns,
-                "{}",
-                kernel.name()
+                "{kernel}"
             );
             assert_eq!(kernel.workspace_bytes(&problem), 0);
         }

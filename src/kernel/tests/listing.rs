@@ -112,7 +112,7 @@ fn split_kernels_refuse_problems_that_fill_the_chip() {
     for (kernel, config) in kernels().filter(|(kernel, _)| kernel.types.out == F16) {
         let large = gemm(F16, 4096, 4096, 4096, config.layout);
         if config.packed == [false, false] && kernel.types.accumulator == F32 {
-            assert_eq!(refuses(kernel, &large), Some(Ok(())), "{}", kernel.name());
+            assert_eq!(refuses(kernel, &large), Some(Ok(())), "{kernel}");
             refused += 1;
         }
         let one_tile = gemm(F16, 64, 8, 4096, config.layout);

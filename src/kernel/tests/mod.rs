@@ -1,4 +1,5 @@
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use super::cost::query::CostQuery;
 use super::*;
@@ -33,11 +34,15 @@ fn matrix(dtype: DType, device: DeviceId, rows: i64, columns: i64, major: Major)
 }
 
 fn gemm(dtype: DType, m: i64, n: i64, k: i64, layout: Layout) -> Problem {
+    Problem::Gemm(product(dtype, m, n, k, layout))
+}
+
+fn product(dtype: DType, m: i64, n: i64, k: i64, layout: Layout) -> GemmProblem {
     let device = DeviceId::Cuda(0);
     let a = matrix(dtype, device, m, k, layout.a);
     let b = matrix(dtype, device, k, n, layout.b);
     let out = matrix(dtype, device, m, n, layout.out);
-    Problem::Gemm(GemmProblem::new(a, b, out, F32).expect("shapes agree"))
+    GemmProblem::new(a, b, out, F32).expect("shapes agree")
 }
 
 /// Row-major operands except B. `step`: the stride of `offsets`.
@@ -66,6 +71,28 @@ fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step:
 }
 
 const H100: Option<Target> = Some(Target::H100);
+const ROW_MAJOR: Layout = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+const TNT: Layout = Layout { b: Major::Column, ..ROW_MAJOR };
+
+/// The kernels for a problem on an H100, the fastest first.
+fn kernels_for(problem: &Problem) -> impl Iterator<Item = &'static Kernel> {
+    ranked(problem, H100, false).into_iter().map(|position| &all()[position])
+}
+
+fn first_for(problem: &Problem) -> &'static Kernel {
+    kernels_for(problem).next().expect("a kernel serves the problem")
+}
+
+/// The workspace begins at 1 << 30.
+fn launch_of(kernel: &Kernel, problem: &Problem) -> Launch {
+    kernel.launch(problem, Target::typical(90), 1 << 30, None).expect("there is an output")
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
 
 #[test]
 fn names_are_unique() {
@@ -135,7 +162,7 @@ fn shared_memory_fits_every_chip() {
     // Specifications per Compute Capability").
     for kernel in all() {
         if matches!(kernel.design, Design::Sm80(_) | Design::Sgemm(_)) {
-            assert!(kernel.shared_bytes() <= 99 * 1024, "{}", kernel.name());
+            assert!(kernel.shared_bytes() <= 99 * 1024, "{kernel}");
         }
     }
 }
@@ -154,7 +181,6 @@ fn extents_beyond_32_bits_are_refused() {
 
 #[test]
 fn sm90_refuses_extents_with_the_limit() {
-    let layout = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     let kernel_of = |problem: &Problem, over_grid: bool| {
         let wanted = |design: &Design| match design {
             Design::Sm90(config) => config.over_grid == over_grid,
@@ -163,17 +189,14 @@ fn sm90_refuses_extents_with_the_limit() {
         let found = ranked(problem, H100, false);
         &all()[*found.iter().find(|at| wanted(&all()[**at].design)).expect("one of these")]
     };
-    let over_grid = kernel_of(&gemm(F16, 256, 512, 2048, layout), true);
-    let shallow = gemm(F16, 256, 512, 2047, layout);
+    let over_grid = kernel_of(&gemm(F16, 256, 512, 2048, ROW_MAJOR), true);
+    let shallow = gemm(F16, 256, 512, 2047, ROW_MAJOR);
     assert_eq!(over_grid.supports(&shallow), Err(Unsupported::Shallow { k: 2047, least: 2048 }));
-    let few = gemm(F16, 4096, 4096, 2048, layout);
+    let few = gemm(F16, 4096, 4096, 2048, ROW_MAJOR);
     assert!(matches!(over_grid.supports(&few), Err(Unsupported::TooMany { .. })));
 
-    let along_k = Layout { b: Major::Column, ..layout };
     let integers = |k| {
-        let Problem::Gemm(problem) = gemm(DType::I8, 64, 64, k, along_k) else {
-            panic!("not a GEMM")
-        };
+        let problem = product(DType::I8, 64, 64, k, TNT);
         let out = View { dtype: DType::I32, ..problem.out };
         Problem::Gemm(GemmProblem { out, accumulator: DType::I32, ..problem })
     };
@@ -183,7 +206,7 @@ fn sm90_refuses_extents_with_the_limit() {
     assert_eq!(kernel.check_addresses(&integers(32784)), refusal);
 
     let in_float32 = |n| {
-        let Problem::Gemm(problem) = gemm(F16, 256, n, 512, along_k) else { panic!("not a GEMM") };
+        let problem = product(F16, 256, n, 512, TNT);
         let out = View { dtype: DType::F32, ..problem.out };
         Problem::Gemm(GemmProblem { out, ..problem })
     };
@@ -193,7 +216,7 @@ fn sm90_refuses_extents_with_the_limit() {
 }
 
 /// Asserts the conditions of cuTensorMapEncodeTiled (CUDA Driver API).
-fn assert_valid(map: &TensorMap, what: &str) {
+fn assert_valid(map: &TensorMap, what: &Kernel) {
     assert_eq!(map.address % 16, 0, "{what}");
     assert!(map.extents.iter().all(|extent| (1..=1 << 32).contains(extent)), "{what}: {map:?}");
     assert!(
@@ -218,20 +241,15 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
     ] {
         for layout in Layout::all() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
-                let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else {
-                    panic!("not a GEMM")
-                };
+                let mut problem = product(dtype, m, n, k, layout);
                 problem.out.dtype = out;
                 let problem = Problem::Gemm(problem);
-                for position in ranked(&problem, H100, false) {
-                    let kernel = &all()[position];
+                for kernel in kernels_for(&problem) {
                     let Design::Sm90(config) = kernel.design else { continue };
-                    seen.insert(position);
-                    let launch = kernel
-                        .launch(&problem, Target::typical(90), 1 << 30, None)
-                        .expect("there is an output");
+                    seen.insert(*kernel);
+                    let launch = launch_of(kernel, &problem);
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
-                    params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
+                    params.maps.iter().flatten().for_each(|map| assert_valid(map, kernel));
                     // `Boxes` of the program expects whole boxes in a slice, or one box for the
                     // whole operand.
                     for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate()
@@ -244,17 +262,15 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                             slice == parts * rows && (parts == 1 || (parts <= 4 && rows >= 32));
                         assert!(
                             whole || (rows == extent as u32 && rows < slice),
-                            "{}: {rows} rows",
-                            kernel.name()
+                            "{kernel}: {rows} rows"
                         );
                         // If threads load A, the program loads each slice of B as one box.
                         assert!(
                             rows == slice || !config.loads_by_threads(),
-                            "{}: {rows} rows",
-                            kernel.name()
+                            "{kernel}: {rows} rows"
                         );
                         if let (Some(map), true) = (&params.maps[at], k_major) {
-                            assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
+                            assert_eq!(map.box_extents[1], rows, "{kernel}");
                         }
                     }
                     // Some CTAs that share B load 8 rows more. The slices add up to the whole tile.
@@ -263,20 +279,14 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     assert_eq!(
                         slice * longer + shorter * (sharers - longer),
                         config.tile[1],
-                        "{}",
-                        kernel.name()
+                        "{kernel}"
                     );
                     let b_along_k =
                         config.k_major()[1] || config.packed[usize::from(!config.crossed())];
-                    assert_eq!(
-                        params.b_shorter.is_some(),
-                        b_along_k && longer > 0,
-                        "{}",
-                        kernel.name()
-                    );
+                    assert_eq!(params.b_shorter.is_some(), b_along_k && longer > 0, "{kernel}");
                     if let (Some(shorter_map), Some(b)) = (params.b_shorter, params.maps[1]) {
                         let [k, rows, batch] = b.box_extents;
-                        assert_eq!((rows, slice), (slice, shorter + 8), "{}", kernel.name());
+                        assert_eq!((rows, slice), (slice, shorter + 8), "{kernel}");
                         assert_eq!(
                             shorter_map,
                             TensorMap { box_extents: [k, shorter, batch], ..b }
@@ -289,15 +299,14 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         assert_eq!(
                             (row, b.swizzle),
                             (config.row_bytes(1), TensorMap::swizzle(row)),
-                            "{}",
-                            kernel.name()
+                            "{kernel}"
                         );
                         narrow += u32::from(row == 64);
                     }
                     assert_eq!(launch.grid % launch.cluster, 0);
                     assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
                     let needed = (config.packed.contains(&true) && k > 0) || config.over_grid;
-                    assert_eq!(kernel.workspace_bytes(&problem) > 0, needed, "{}", kernel.name());
+                    assert_eq!(kernel.workspace_bytes(&problem) > 0, needed, "{kernel}");
                     assert_eq!(launch.pack.is_some(), config.packed.contains(&true));
                 }
             }
@@ -316,12 +325,10 @@ fn float32_packs_only_operands_that_tma_cannot_address() {
         let k_major = [layout.a == Major::Row, layout.b == Major::Column];
         let copies = usize::from(k_major == [false, false]);
         let problem = gemm(F32, 4096, 4096, 4096, layout);
-        let kernel = &all()[ranked(&problem, H100, false)[0]];
-        let Design::Sm90(config) = kernel.design else { panic!("{layout}: {}", kernel.name()) };
+        let kernel = first_for(&problem);
+        let Design::Sm90(config) = kernel.design else { panic!("{layout}: {kernel}") };
         assert_eq!(config.packed.iter().filter(|packed| **packed).count(), copies, "{layout}");
-        let launch = kernel
-            .launch(&problem, Target::typical(90), 1 << 30, None)
-            .expect("there is an output");
+        let launch = launch_of(kernel, &problem);
         let Params::Sm90(Sm90Params { maps: [Some(a), Some(b), _], .. }) = launch.params else {
             panic!("two maps")
         };
@@ -337,7 +344,7 @@ fn float32_packs_only_operands_that_tma_cannot_address() {
         assert_eq!(b.box_extents, [32, config.tile[1] / config.cluster[0], 1], "{layout}");
 
         // Rows of 4095 elements are not aligned: both operands are packed.
-        let kernel = &all()[ranked(&gemm(F32, 4095, 4095, 4095, layout), H100, false)[0]];
+        let kernel = first_for(&gemm(F32, 4095, 4095, 4095, layout));
         assert!(
             matches!(kernel.design, Design::Sm90(Sm90 { packed: [true, true], .. })),
             "{layout}"
@@ -345,15 +352,9 @@ fn float32_packs_only_operands_that_tma_cannot_address() {
     }
 }
 
-const TNT: Layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
-
 #[test]
 fn grids_beyond_32_bits_are_refused() {
-    let Problem::Gemm(small) =
-        gemm(F16, 1, 1, 64, Layout { a: Major::Row, b: Major::Column, out: Major::Row })
-    else {
-        panic!("not a GEMM")
-    };
+    let small = product(F16, 1, 1, 64, TNT);
     let batched =
         |view: View| View { rank: 3, shape: [1 << 29, view.shape[1], view.shape[2]], ..view };
     let out = View { stride: [1, 0, 0], ..batched(small.out) };
@@ -365,7 +366,7 @@ fn grids_beyond_32_bits_are_refused() {
         let ctas = config.tiles(&problem) * u64::from(config.split);
         let served = kernel.supports(&Problem::Gemm(problem)).is_ok();
         refused += u32::from(ctas > i32::MAX as u64);
-        assert!(!served || ctas <= i32::MAX as u64, "{}", kernel.name());
+        assert!(!served || ctas <= i32::MAX as u64, "{kernel}");
     }
     assert!(refused > 0);
 }
@@ -373,23 +374,22 @@ fn grids_beyond_32_bits_are_refused() {
 #[test]
 fn persistent_kernels_leave_multiprocessors_free() {
     let layout = Layout::all().next().expect("there are layouts");
-    let problem = gemm(F16, 8192, 8192, 8192, layout);
-    let Problem::Gemm(plain) = problem else { unreachable!() };
+    let plain = product(F16, 8192, 8192, 8192, layout);
+    let problem = Problem::Gemm(plain);
     let options = ProblemOptions { free_multiprocessors: 32, ..plain.options };
     let shared = Problem::Gemm(GemmProblem { options, ..plain });
     let mut persistent = 0;
-    for position in ranked(&problem, H100, false) {
-        let kernel = &all()[position];
+    for kernel in kernels_for(&problem) {
         let Design::Sm90(config) = &kernel.design else { continue };
         let launch = |problem| kernel.launch(problem, Target::typical(90), 1 << 40, None);
         let (before, after) = (launch(&problem).expect("a grid"), launch(&shared).expect("a grid"));
         if config.split == 1 && !config.over_grid {
             let most = config.clusters_at_once(before.grid.div_ceil(132), 100) * after.cluster;
-            assert!(after.grid <= most, "{}: {}", kernel.name(), after.grid);
-            assert!(after.grid < before.grid, "{}", kernel.name());
+            assert!(after.grid <= most, "{kernel}: {}", after.grid);
+            assert!(after.grid < before.grid, "{kernel}");
             persistent += 1;
         }
-        assert!(after.overlapping, "{}", kernel.name());
+        assert!(after.overlapping, "{kernel}");
     }
     assert!(persistent > 10);
 }
@@ -405,14 +405,14 @@ fn full_and_short_grids_of_sm80_overlap_on_hopper() {
         let mut sharing = 0;
         for position in ranked(&problem, Some(hopper), false) {
             let kernel = &all()[position];
-            let Design::Sm80(config) = &kernel.design else { continue };
+            let Design::Sm80(_) = kernel.design else { continue };
             let overlaps = |target| {
                 kernel.launch(&problem, target, 0, None).expect("there is an output").overlapping
             };
-            let shares = config.ctas_per_sm(kernel.types) > 1;
+            let shares = kernel.ctas_per_sm() > 1;
             sharing += usize::from(shares);
-            assert_eq!(overlaps(hopper), expected || !shares, "{}: {m}x{n}x{k}", kernel.name());
-            assert!(!overlaps(ampere), "{}", kernel.name());
+            assert_eq!(overlaps(hopper), expected || !shares, "{kernel}: {m}x{n}x{k}");
+            assert!(!overlaps(ampere), "{kernel}");
         }
         assert!(sharing > 0);
     }

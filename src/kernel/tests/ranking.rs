@@ -25,7 +25,6 @@ enum Cut {
 
 #[test]
 fn few_tiles_of_deep_k_are_split() {
-    let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     for ((m, n, k), cut) in [
         ((256, 512, 32768), Cut::OverGrid),
         ((512, 512, 8192), Cut::OverGrid),
@@ -36,30 +35,28 @@ fn few_tiles_of_deep_k_are_split() {
         ((120, 80, 7200), Cut::InCluster),
         ((1024, 1024, 1024), Cut::Whole),
     ] {
-        let problem = gemm(F16, m, n, k, row_major);
-        let Problem::Gemm(product) = &problem else { panic!("not a GEMM") };
-        let kernel = &all()[ranked(&problem, H100, false)[0]];
-        let Design::Sm90(config) = kernel.design else { panic!("{}", kernel.name()) };
+        let product = &product(F16, m, n, k, ROW_MAJOR);
+        let problem = Problem::Gemm(*product);
+        let kernel = first_for(&problem);
+        let Design::Sm90(config) = kernel.design else { panic!("{kernel}") };
         let found = match (config.over_grid, config.split) {
             (true, _) => Cut::OverGrid,
             (false, 1) => Cut::Whole,
             (false, _) => Cut::InCluster,
         };
-        assert_eq!(found, cut, "{m} {n} {k}: {}", kernel.name());
+        assert_eq!(found, cut, "{m} {n} {k}: {kernel}");
         if cut == Cut::Whole {
             continue;
         }
         // A cluster split multiplies the CTAs of a cluster, a grid split the clusters.
-        let launch = kernel
-            .launch(&problem, Target::typical(90), 1 << 30, None)
-            .expect("there is an output");
+        let launch = launch_of(kernel, &problem);
         let clusters = [(m, 0), (n, 1)]
             .map(|(extent, at)| (extent as u32).div_ceil(config.tile[at] * config.cluster[at]));
         let tiles = clusters[0] * clusters[1] * config.cluster[0] * config.cluster[1];
         let splits = config.k_splits(product);
         let size = config.cluster[0] * config.cluster[1];
         let size = if config.over_grid { size } else { size * splits };
-        assert_eq!((launch.grid, launch.cluster), (tiles * splits, size), "{}", kernel.name());
+        assert_eq!((launch.grid, launch.cluster), (tiles * splits, size), "{kernel}");
         let Params::Sm90(Sm90Params { scalars, .. }) = launch.params else {
             panic!("not its parameters")
         };
@@ -69,7 +66,7 @@ fn few_tiles_of_deep_k_are_split() {
             assert_eq!(scalars.workspace, 1 << 30);
             let bytes = u64::from(tiles * 256)
                 + u64::from(launch.grid * config.tile[0] * config.tile[1] * 4);
-            assert_eq!(kernel.workspace_bytes(&problem), bytes, "{}", kernel.name());
+            assert_eq!(kernel.workspace_bytes(&problem), bytes, "{kernel}");
         } else {
             assert_eq!((scalars.workspace, kernel.workspace_bytes(&problem)), (0, 0));
         }
@@ -80,8 +77,8 @@ fn few_tiles_of_deep_k_are_split() {
 fn split_tiles_run_in_one_wave_if_they_can() {
     // A second wave of split tiles begins after the first has ended and takes equally long.
     for (m, n, k) in [(336, 144, 2088), (872, 128, 3200), (64, 1536, 3584)] {
-        let problem = gemm(F16, m, n, k, TNT);
-        let Problem::Gemm(product) = &problem else { panic!("not a GEMM") };
+        let product = &product(F16, m, n, k, TNT);
+        let problem = Problem::Gemm(*product);
         let clusters_over_slots = |position: usize| match all()[position].design {
             Design::Sm90(config) if config.in_cluster() => {
                 let slots = config.clusters_at_once(all()[position].ctas_per_sm(), 132);
@@ -98,9 +95,8 @@ fn split_tiles_run_in_one_wave_if_they_can() {
 
 #[test]
 fn grid_splits_are_for_few_tiles() {
-    let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     let over_grid = |kernel: &&Kernel| match kernel.design {
-        Design::Sm90(config) => config.over_grid && config.layout == row_major,
+        Design::Sm90(config) => config.over_grid && config.layout == ROW_MAJOR,
         _ => false,
     };
     let kernels: Vec<_> =
@@ -112,7 +108,7 @@ fn grid_splits_are_for_few_tiles() {
         let Design::Sm90(config) = kernel.design else { continue };
         let tiles = |m, n, k| {
             let [rows, columns] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
-            gemm(F16, m * rows, n * columns, k, row_major)
+            gemm(F16, m * rows, n * columns, k, ROW_MAJOR)
         };
         let splits = |problem: &Problem| match problem {
             Problem::Gemm(problem) => config.k_splits(problem),
@@ -121,7 +117,7 @@ fn grid_splits_are_for_few_tiles() {
         let most = i64::from(config.clusters_at_once(1, 132)) / 2;
         // A grid split refuses problems that leave less than half of the chip idle.
         assert_eq!(kernel.supports(&tiles(most, 1, 65536)), Ok(()));
-        assert!(splits(&tiles(most, 1, 65536)) >= 2, "{}", kernel.name());
+        assert!(splits(&tiles(most, 1, 65536)) >= 2, "{kernel}");
         let refused =
             kernel.supports(&tiles(most + 1, 1, 65536)).expect_err("too many tiles").to_string();
         assert!(
@@ -132,8 +128,7 @@ fn grid_splits_are_for_few_tiles() {
         assert_eq!(
             [0, 64, 1023, 1024, 2048].map(|k| splits(&tiles(1, 1, k))),
             [1, 1, 1, 2, 4],
-            "{}",
-            kernel.name()
+            "{kernel}"
         );
         assert!(splits(&tiles(1, 1, 1 << 20)) <= 16);
     }
@@ -142,19 +137,17 @@ fn grid_splits_are_for_few_tiles() {
 #[test]
 fn threads_load_what_few_tiles_have_and_no_more() {
     let sm90 = |problem: &Problem| -> Vec<Sm90> {
-        let found = ranked(problem, H100, false).into_iter().map(|position| all()[position].design);
-        found
-            .filter_map(
-                |design| if let Design::Sm90(config) = design { Some(config) } else { None },
-            )
-            .collect()
+        let config = |kernel: &Kernel| match kernel.design {
+            Design::Sm90(config) => Some(config),
+            _ => None,
+        };
+        kernels_for(problem).filter_map(config).collect()
     };
     let first = |m, n, k, layout| sm90(&gemm(F16, m, n, k, layout))[0];
-    let rows = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
-    assert_eq!(first(300, 5000, 700, rows).align, 8);
-    assert_eq!(first(300, 5000, 702, rows).align, 4);
-    assert_eq!(first(300, 5000, 704, rows).align, 16);
-    assert_eq!(first(4096, 4096, 4100, rows).packed, [true, false]);
+    assert_eq!(first(300, 5000, 700, ROW_MAJOR).align, 8);
+    assert_eq!(first(300, 5000, 702, ROW_MAJOR).align, 4);
+    assert_eq!(first(300, 5000, 704, ROW_MAJOR).align, 16);
+    assert_eq!(first(4096, 4096, 4100, ROW_MAJOR).packed, [true, false]);
     // B is the K-major operand: the program computes the transposed product and writes it
     // transposed.
     let columns = Layout { a: Major::Column, b: Major::Column, out: Major::Row };
@@ -165,15 +158,15 @@ fn threads_load_what_few_tiles_have_and_no_more() {
     );
     // Threads load only one operand. They load neither odd rows nor float32, which needs rounding.
     for problem in [
-        gemm(F16, 300, 5000, 701, rows),
+        gemm(F16, 300, 5000, 701, ROW_MAJOR),
         gemm(F32, 300, 5000, 701, TNT),
-        gemm(F16, 300, 5001, 700, rows),
+        gemm(F16, 300, 5001, 700, ROW_MAJOR),
     ] {
         let found = sm90(&problem);
         assert!(!found.is_empty() && found.iter().all(|config| config.align == 16));
     }
     // Threads load whole pieces, so a row must be a multiple of a piece.
-    let Problem::Gemm(padded) = gemm(F16, 300, 5000, 699, rows) else { panic!("not a GEMM") };
+    let padded = product(F16, 300, 5000, 699, ROW_MAJOR);
     let padded = GemmProblem { a: View { stride: [0, 700, 1], ..padded.a }, ..padded };
     assert!(sm90(&Problem::Gemm(padded)).iter().all(|config| config.align == 16));
 }
@@ -214,9 +207,7 @@ fn groups_find_what_checks_of_every_kernel_find() {
     ] {
         for layout in Layout::all() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (DType::I8, DType::I32)] {
-                let Problem::Gemm(mut plain) = gemm(dtype, m, n, k, layout) else {
-                    panic!("not a GEMM")
-                };
+                let mut plain = product(dtype, m, n, k, layout);
                 plain.out.dtype = out;
                 plain.accumulator = if dtype == DType::I8 { DType::I32 } else { F32 };
                 problems.push(Problem::Gemm(plain));
@@ -327,17 +318,15 @@ fn bands_are_the_fastest_ones() {
     use Schedule::{Cooperative, PingPong};
     let band =
         |[m, n, k]: [i64; 3], b: Major, tile: [u32; 2], schedule: Schedule, cluster: [u32; 2]| {
-            let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b, out: Major::Row });
-            let Problem::Gemm(gemm) = &problem else { unreachable!("made above") };
-            let plain = ranked(&problem, H100, false).into_iter().find_map(|position| {
-                match all()[position].design {
-                    Design::Sm90(config)
-                        if !config.swapped && !config.over_grid && config.split == 1 =>
-                    {
-                        Some(config)
-                    }
-                    _ => None,
+            let gemm = &product(F16, m, n, k, Layout { a: Major::Row, b, out: Major::Row });
+            let problem = Problem::Gemm(*gemm);
+            let plain = kernels_for(&problem).find_map(|kernel| match kernel.design {
+                Design::Sm90(config)
+                    if !config.swapped && !config.over_grid && config.split == 1 =>
+                {
+                    Some(config)
                 }
+                _ => None,
             });
             let config = Sm90 { tile, schedule, cluster, ..plain.expect("a plain kernel") };
             config.band(&config.grid(gemm))
@@ -375,14 +364,11 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
         (192, 1600, 7040),
     ] {
         for layout in Layout::all() {
-            let problem = gemm(F16, m, n, k, layout);
-            let Problem::Gemm(gemm) = &problem else { unreachable!() };
-            for kernel in ranked(&problem, H100, false).into_iter().map(|position| &all()[position])
-            {
+            let gemm = &product(F16, m, n, k, layout);
+            let problem = Problem::Gemm(*gemm);
+            for kernel in kernels_for(&problem) {
                 let Design::Sm90(config) = &kernel.design else { continue };
-                let launch = kernel
-                    .launch(&problem, Target::typical(90), 0, None)
-                    .expect("there is an output");
+                let launch = launch_of(kernel, &problem);
                 let Params::Sm90(params) = &launch.params else { panic!("not its parameters") };
                 if launch.overlapping {
                     continue;
@@ -390,29 +376,15 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
                 // Each CTA has one tile.
                 let grid = config.grid(gemm);
                 let tiles = grid.clusters.map(|tiles| tiles as u32);
-                assert_eq!(
-                    (launch.cluster, launch.grid),
-                    (1, tiles[0] * tiles[1]),
-                    "{}",
-                    kernel.name()
-                );
-                assert!(launch.grid <= 132 && launch.pack.is_none(), "{}", kernel.name());
+                assert_eq!((launch.cluster, launch.grid), (1, tiles[0] * tiles[1]), "{kernel}");
+                assert!(launch.grid <= 132 && launch.pack.is_none(), "{kernel}");
                 let band = params.scalars.band as u32;
                 let placement = config.placement(gemm, &grid, 1, 132).expect("it is placed");
                 let drawn = |band| f64::from(drawn_by_gpcs(tiles, config.tile, band));
-                assert_eq!(
-                    (placement.band, placement.drawn),
-                    (band, drawn(band)),
-                    "{}",
-                    kernel.name()
-                );
-                assert!(
-                    (1..=8).all(|other| other == 7 || drawn(band) <= drawn(other)),
-                    "{}",
-                    kernel.name()
-                );
+                assert_eq!((placement.band, placement.drawn), (band, drawn(band)), "{kernel}");
+                assert!((1..=8).all(|other| other == 7 || drawn(band) <= drawn(other)), "{kernel}");
                 // GPCs load less than with random placement.
-                assert!(placement.drawn < placement.drawn_anywhere, "{}", kernel.name());
+                assert!(placement.drawn < placement.drawn_anywhere, "{kernel}");
                 bands.insert(band);
             }
         }
@@ -422,26 +394,24 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
 
 #[test]
 fn a_dual_gemm_costs_as_a_product_of_twice_the_columns() {
-    const WEIGHTS: Layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
     for m in [1, 16, 64, 256, 2048] {
-        let of = |n| gemm(DType::Bf16, m, n, 4096, WEIGHTS);
+        let of = |n| gemm(DType::Bf16, m, n, 4096, TNT);
         let (problem, wide) = (of(11008), of(22016));
         let found = ranked(&problem, H100, Fusion::Dual);
         assert!(found.len() > 50, "{m} rows: {} kernels", found.len());
         for kernel in found.into_iter().map(|position| &all()[position]) {
-            assert!(matches!(kernel.design, Design::Sm90(_)), "{}", kernel.name());
+            assert!(matches!(kernel.design, Design::Sm90(_)), "{kernel}");
             let target = Target::typical(90);
             let dual = kernel.estimate_fused(&problem, target, Fusion::Dual);
             let one = kernel.estimate_fused(&wide, target, Fusion::Epilogue);
             // The output has half the columns.
             let ratio = dual.total_seconds / one.total_seconds;
-            assert!((0.9..1.01).contains(&ratio), "{}: {ratio} for {m} rows", kernel.name());
+            assert!((0.9..1.01).contains(&ratio), "{kernel}: {ratio} for {m} rows");
             assert_eq!(one.bytes - dual.bytes, (2 * m * 11008) as f64);
         }
         // N in blocks of 8 columns, and no other layouts.
         assert!(ranked(&of(11004), H100, Fusion::Dual).is_empty());
-        let row_major = Layout { b: Major::Row, ..WEIGHTS };
-        let other = gemm(DType::Bf16, m, 11008, 4096, row_major);
+        let other = gemm(DType::Bf16, m, 11008, 4096, ROW_MAJOR);
         assert!(ranked(&other, H100, Fusion::Dual).is_empty());
     }
 }

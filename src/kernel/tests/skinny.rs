@@ -34,21 +34,19 @@ fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
                 );
                 assert_eq!(by_rows.is_empty(), by_columns.is_empty());
                 for (_, config) in by_rows.iter().chain(&by_columns) {
-                    assert!(i64::from(config.tokens) >= few);
+                    assert!(i64::from(config.rows) >= few);
                     assert!(few == 1 || (config.a, config.b) == (layout.a, layout.b));
                 }
             }
             assert!(skinny(&gemm(dtype, 65, 4096, 512, layout), Target::typical(90)).is_empty());
         }
     }
-    let Problem::Gemm(wide) = gemm(F16, 100, 4096, 512, Layout::all().next().unwrap()) else {
-        panic!("not a GEMM")
-    };
-    let (_, config) =
+    let wide = gemm(F16, 100, 4096, 512, Layout::all().next().unwrap());
+    let (kernel, config) =
         skinny(&gemm(F16, 1, 4096, 512, Layout::all().next().unwrap()), Target::typical(90))[0];
-    let limit = i64::from(config.tokens);
+    let limit = i64::from(config.rows);
     assert_eq!(
-        config.check_range(&wide),
+        kernel.check_range(&wide),
         Err(Unsupported::TooMany { dimension: "M", extent: 100, limit })
     );
 }
@@ -69,11 +67,10 @@ fn skinny_launches_cover_more_rows_than_they_are_offered_for() {
             kernel.supports(&problem),
             Err(Unsupported::TooMany { extent: 4096, .. })
         ));
-        assert_eq!(kernel.check_addresses(&problem), Ok(()), "{}", kernel.name());
-        let launch =
-            kernel.launch(&problem, Target::typical(90), 0, None).expect("there is an output");
-        let tiles = 4096u32.div_ceil(config.tokens) * 5000u32.div_ceil(config.tile[0]);
-        assert_eq!(launch.grid, tiles * config.split, "{}", kernel.name());
+        assert_eq!(kernel.check_addresses(&problem), Ok(()), "{kernel}");
+        let launch = launch_of(kernel, &problem);
+        let tiles = 4096u32.div_ceil(config.rows) * 5000u32.div_ceil(config.tile[0]);
+        assert_eq!(launch.grid, tiles * config.split, "{kernel}");
     }
 }
 
@@ -102,8 +99,7 @@ fn skinny_launches_read_all_of_the_wide_operand() {
         assert!(found.iter().any(|(_, config)| config.split > 1));
         for (kernel, config) in found {
             assert_eq!(config.narrow, narrow);
-            let launch =
-                kernel.launch(&problem, Target::typical(90), 0, None).expect("there is an output");
+            let launch = launch_of(kernel, &problem);
             let Params::Gemm(params) = launch.params else { panic!("not its parameters") };
             assert_eq!((params.m, params.n, params.k), (8, 5000, 4096));
             assert_eq!(launch.grid, 5000u32.div_ceil(config.tile[0]) * config.split);
@@ -115,7 +111,7 @@ fn skinny_launches_read_all_of_the_wide_operand() {
                 kernel.launch(&problem, Target::typical(100), 0, None).expect("there is an output");
             assert!(!elsewhere.overlapping);
             let many = Target { multiprocessors: 5000, ..Target::typical(90) };
-            let alone = config.ctas_per_sm(kernel.types) == 1;
+            let alone = kernel.ctas_per_sm() == 1;
             assert_eq!(
                 kernel.launch(&problem, many, 0, None).expect("there is an output").overlapping,
                 alone
@@ -131,8 +127,8 @@ fn skinny_kernels_fit_the_chips_that_they_run_on() {
     let all_chips = [80, 86, 89, 90, 100, 120];
     let (mut everywhere, mut on_some) = (0, 0);
     for kernel in all().iter().filter(|kernel| matches!(kernel.design, Design::Skinny(_))) {
-        assert!(kernel.shared_bytes() <= 227 * 1024, "{}", kernel.name());
-        assert!(kernel.runs_on(90) && kernel.runs_on(100), "{}", kernel.name());
+        assert!(kernel.shared_bytes() <= 227 * 1024, "{kernel}");
+        assert!(kernel.runs_on(90) && kernel.runs_on(100), "{kernel}");
         match all_chips.iter().all(|cc| kernel.runs_on(*cc)) {
             true => everywhere += 1,
             false => on_some += 1,
@@ -149,7 +145,7 @@ fn skinny_kernels_fit_the_chips_that_they_run_on() {
                 .map(|position| &all()[*position])
                 .find(|kernel| !rounds(kernel))
                 .expect("some");
-            assert!(matches!(first.design, Design::Skinny(_)), "{dtype} {cc} {}", first.name());
+            assert!(matches!(first.design, Design::Skinny(_)), "{dtype} {cc} {first}");
         }
     }
 }

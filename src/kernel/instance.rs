@@ -1,10 +1,12 @@
 //! One kernel: element types, configuration and fused epilogue.
 
+use std::ops::Deref;
+
 use super::cost::chips::{Target, ctas_per_sm, max_shared_bytes_per_cta, min_shared_bytes_per_cta};
 use super::cost::query::{CostQuery, Estimate};
 use super::demand::Demand;
 use super::design::Design;
-use super::family::LaunchInput;
+use super::family::{Family, LaunchInput};
 use super::fusion::Fusion;
 use super::launch::Launch;
 use super::limits::check_limits;
@@ -27,6 +29,16 @@ pub struct Kernel {
     pub epilogue: Option<&'static Epilogue>,
 }
 
+/// A kernel has the methods of its family that take no element types, such as `is_transposed`.
+impl Deref for Kernel {
+    type Target = dyn Family;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        self.design.family()
+    }
+}
+
 impl Kernel {
     /// A unique name: family, operation, types `A x B _ accumulator _ out`, then the configuration.
     pub fn name(&self) -> String {
@@ -45,23 +57,6 @@ impl Kernel {
             append!(name, "_epilogue_", epilogue.digest().as_str());
         }
         text
-    }
-
-    /// The family, as users know it.
-    pub fn family(&self) -> &'static str {
-        self.design.family().family()
-    }
-
-    /// Whether the program's output is the transpose of the user's. Most programs write row-major,
-    /// and a column-major output is the row-major output of the transposed product. A skinny
-    /// program has the narrow side on its M.
-    pub fn is_transposed(&self) -> bool {
-        self.design.family().is_transposed()
-    }
-
-    /// Whether the program's A is the user's B.
-    pub fn is_crossed(&self) -> bool {
-        self.design.family().is_crossed()
     }
 
     /// Checks that the kernel is offered with an epilogue.
@@ -131,45 +126,26 @@ impl Kernel {
         Ok(())
     }
 
-    /// The least compute capability that runs the kernel, ten times major plus minor; 0 for a
-    /// kernel that runs on the CPU.
-    pub fn min_cc(&self) -> u32 {
-        self.design.family().min_cc()
-    }
-
     /// Whether a device of this compute capability runs the kernel: the instructions exist, and a
     /// CTA may have the shared memory.
     pub fn runs_on(&self, cc: u32) -> bool {
-        let family = self.design.family();
-        match family.is_for_one_cc() {
-            true => cc == family.min_cc(),
-            false => {
-                family.min_cc() <= cc
-                    && family.shared_bytes(self.types) <= max_shared_bytes_per_cta(cc)
-            }
+        match self.is_for_one_cc() {
+            true => cc == self.min_cc(),
+            false => self.min_cc() <= cc && self.shared_bytes() <= max_shared_bytes_per_cta(cc),
         }
     }
 
     /// The chips that [`Kernel::runs_on`] accepts, in words.
     pub fn chips(&self) -> String {
-        let family = self.design.family();
-        let cc = family.min_cc();
+        let cc = self.min_cc();
         let (least, kib) = (format!("{}.{}", cc / 10, cc % 10), self.shared_bytes().div_ceil(1024));
-        if family.is_for_one_cc() {
+        if self.is_for_one_cc() {
             format!("{least} only")
         } else if kib * 1024 > min_shared_bytes_per_cta() {
             format!("{least} and later with {kib} KiB of shared memory a CTA")
         } else {
             format!("{least} and later")
         }
-    }
-
-    pub fn runs_on_gpu(&self) -> bool {
-        self.design.family().runs_on_gpu()
-    }
-
-    pub fn operation(&self) -> Operation {
-        self.design.family().operation()
     }
 
     /// Checks that this kernel is offered for a problem.
@@ -181,7 +157,7 @@ impl Kernel {
 
     /// Checks that the problem permits the precision of this kernel's sums.
     pub(super) fn check_precision(&self, problem: &Problem) -> Result<(), Unsupported> {
-        match self.design.family().sums_fast() && !problem.options().fast_sums {
+        match self.sums_fast() && !problem.options().fast_sums {
             true => Err(Unsupported::FastSums),
             false => Ok(()),
         }
@@ -238,16 +214,8 @@ impl Kernel {
 
     /// Checks [`Family::check_range`], which refuses more problems, then [`Family::check_extents`].
     pub(super) fn check_range_and_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
-        self.design.family().check_range(problem)?;
+        self.check_range(problem)?;
         self.check_extents(problem)
-    }
-
-    /// Bytes of the packed operands. Equal for kernels of equal demands.
-    ///
-    /// # Errors
-    /// If a 32-bit count of the packing kernel overflows.
-    pub(super) fn packed_bytes(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
-        self.design.family().packed_bytes(problem)
     }
 
     /// CTAs that an SM holds at once, computed from what ptxas reports: registers of a thread, and
@@ -255,11 +223,6 @@ impl Kernel {
     pub fn occupancy(&self, cc: u32, registers: u32, static_shared_bytes: u32) -> u32 {
         let shared_bytes = static_shared_bytes + self.shared_bytes();
         ctas_per_sm(cc, self.threads(), registers, shared_bytes)
-    }
-
-    /// Threads of a CTA; 0 for a kernel that runs on the CPU.
-    pub fn threads(&self) -> u32 {
-        self.design.family().threads()
     }
 
     /// CTAs that an SM holds at once, an input of the cost model.
@@ -295,11 +258,6 @@ impl Kernel {
     /// Dynamic shared memory of a launch, in bytes.
     pub fn shared_bytes(&self) -> u32 {
         self.design.family().shared_bytes(self.types)
-    }
-
-    /// Whether another launch packs operands first.
-    pub fn packs(&self) -> bool {
-        self.design.family().packs()
     }
 
     /// The launch of this kernel for a problem; `None` if the output is empty or the kernel runs on
@@ -359,16 +317,11 @@ impl Kernel {
     /// frame.
     pub fn reductions(&self) -> Vec<Reduction> {
         match self.epilogue {
-            Some(epilogue) if self.design.family().stores_partials() => {
+            Some(epilogue) if self.stores_partials() => {
                 epilogue.reductions(self.types.accumulator, self.is_transposed())
             }
             _ => Vec::new(),
         }
-    }
-
-    /// The problem in the program's frame.
-    fn framed(&self, problem: &GemmProblem) -> GemmProblem {
-        if self.is_transposed() { problem.transposed() } else { *problem }
     }
 
     /// The partial results that a launch on this problem stores.
