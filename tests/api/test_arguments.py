@@ -24,7 +24,7 @@ from cutlass_api.arguments import (
 )
 from cutlass_api.library import ScaleMode, ScaleSwizzleMode
 from cutlass_api.metadata import DenseTensorAttributes, GroupedGemmOperandsMetadata
-from support.helpers import DTYPES, coarse, exact, fake, run_first
+from support.helpers import DTYPES, coarse, exact, run_first
 
 
 def gemm(a, b, out, **kwargs):
@@ -55,19 +55,7 @@ def grouped(a=(8, 4), b=(2, 4, 3), out=(8, 3), offsets=None, accumulator_type=to
         ([(4,), (4, 6), (6,)], ["rank", "A", "1", "[4]"]),
         ([(0, 4), (5, 6), (0, 6)], ["K", "A", "4", "B", "5"]),
     ],
-    ids=[
-        "K",
-        "M",
-        "N",
-        "L of B",
-        "L of out",
-        "K batched",
-        "L 1",
-        "rank of B",
-        "rank of out",
-        "vector",
-        "K of nothing",
-    ],
+    ids=lambda value: " ".join(map(str, value[:2])),
 )
 def test_gemm_mismatches_name_operand_dimension_and_shapes(shapes, words):
     with pytest.raises(ValueError) as error:
@@ -107,7 +95,7 @@ def test_attributes_cannot_be_replaced():
 
 def test_operands_already_wrapped_are_taken_as_they_are():
     a, b, out = torch.ones(3, 4), torch.ones(4, 6), torch.zeros(3, 6)
-    args = GemmArguments(DenseTensor(a), b, DenseTensor(out), accumulator_type="float32")
+    args = GemmArguments(DenseTensor(a), b, DenseTensor(out), "float32")
     assert args.A.tensor.runtime_tensor is a
     run_first(args)
     assert torch.equal(out, a @ b)
@@ -195,11 +183,6 @@ def test_python_s_float_is_that_of_numpy_and_torch():
             cutlass_api.DType(wrong)
 
 
-def test_equal_dtypes_hash_alike():
-    dtypes = {cutlass_api.DType(name) for name in [*DTYPES, *DTYPES]}
-    assert len(dtypes) == len(DTYPES)
-
-
 @pytest.mark.parametrize("cls", [n for n in dir(cutlass) if n[0].isupper()])
 def test_classes_of_cutlass(cls):
     supported = {name.replace("_", "") for name in DTYPES}
@@ -213,17 +196,10 @@ def test_classes_of_cutlass(cls):
 @pytest.mark.parametrize("a, out", [((8, 4), (8, 3)), ((1, 8, 4), (1, 8, 3)), ((8, 4), (1, 8, 3))])
 def test_grouped(a, out):
     args = grouped(a=a, out=out)
-    assert (args.A.shape, args.B.shape, args.out.shape, args.offsets.shape) == (
-        a,
-        (2, 4, 3),
-        out,
-        (2,),
-    )
-    assert (args.offsets.element_type, args.accumulator_type, args.epilogue) == (
-        torch.int32,
-        torch.float32,
-        None,
-    )
+    shapes = [x.shape for x in (args.A, args.B, args.out, args.offsets)]
+    assert shapes == [a, (2, 4, 3), out, (2,)]
+    assert (args.offsets.element_type, args.accumulator_type) == (torch.int32, torch.float32)
+    assert args.epilogue is None
     assert len(cutlass_api.get_kernels(args)) == 1
 
 
@@ -238,15 +214,7 @@ def test_grouped(a, out):
         ({"out": (8, 2)}, ["N", "out", "2", "[8, 2]", "B", "3", "[2, 4, 3]"]),
         ({"offsets": torch.tensor([3, 8])}, ["offsets", "int32", "int64"]),
     ],
-    ids=[
-        "A batched",
-        "A rank",
-        "out rank",
-        "K",
-        "TotalM",
-        "N",
-        "offsets dtype",
-    ],
+    ids=["A batched", "A rank", "out rank", "K", "TotalM", "N", "offsets dtype"],
 )
 def test_grouped_mismatches(change, words):
     with pytest.raises(ValueError) as error:
@@ -261,11 +229,8 @@ def test_grouped_mismatches(change, words):
         ({"b": (4, 3)}, "B has rank 2 (shape [4, 3])"),
         ({"b": (3,)}, "B has rank 1 (shape [3])"),
         ({"b": (7, 5)}, "B has rank 2 (shape [7, 5])"),
-        (
-            {"offsets": torch.tensor([[3, 8]], dtype=torch.int32)},
-            "offsets has rank 2 (shape [1, 2])",
-        ),
-        ({"offsets": torch.tensor(8, dtype=torch.int32)}, "offsets has rank 0 (shape [])"),
+        ({"offsets": torch.tensor([[3, 8]]).int()}, "offsets has rank 2 (shape [1, 2])"),
+        ({"offsets": torch.tensor(8).int()}, "offsets has rank 0 (shape [])"),
     ],
 )
 def test_grouped_operands_of_another_rank_find_no_kernels(change, reason):
@@ -278,10 +243,8 @@ def test_grouped_operands_of_another_rank_find_no_kernels(change, reason):
     assert reason in str(kernel.supports(args).error)
     with pytest.raises(ValueError, match="has rank"):
         kernel.run(args, assume_supported_args=True)
-    dense = DenseTensorAttributes("float32")
-    operands = GroupedGemmOperandsMetadata(
-        dense, dense, dense, DenseTensorAttributes("int32"), "float32"
-    )
+    dense, ends = DenseTensorAttributes("float32"), DenseTensorAttributes("int32")
+    operands = GroupedGemmOperandsMetadata(dense, dense, dense, ends, "float32")
     assert operands.supports(grouped())
     assert reason.replace("[", "(").split(" (")[0] in str(operands.supports(args).error)
     with pytest.raises(IndexError, match="has rank"):
@@ -298,9 +261,7 @@ def test_a_wrong_number_of_offsets_finds_no_kernels(length):
         kernel.run(args, assume_supported_args=True)
 
 
-@pytest.mark.parametrize(
-    "offsets", [[5, 3], [-1, 8], [3, 9]], ids=["falling", "negative", "past the end"]
-)
+@pytest.mark.parametrize("offsets", [[5, 3], [-1, 8], [3, 9]], ids=str)
 def test_wrong_offsets_are_refused_before_anything_is_written(offsets):
     args = grouped(offsets=torch.tensor(offsets, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"offsets .*row"):
@@ -329,14 +290,7 @@ def test_elementwise_mismatches(name, shape):
     assert name in str(error.value)
     assert str(list(shape)) in str(error.value)
     assert "[3, 4]" in str(error.value)
-
-
-def test_elementwise_messages_do_not_speak_of_rank_2():
-    with pytest.raises(ValueError) as error:
-        ElementwiseArguments(torch.ones(3), torch.ones(1, 3), torch.ones(3))
-    assert "rank 2 or all have rank 3" not in str(error.value), (
-        "rank 1 is fine for an elementwise operation"
-    )
+    assert "rank 2 or all have rank 3" not in str(error.value), "rank 1 is fine"
 
 
 def test_scaled_tensors():
@@ -347,21 +301,16 @@ def test_scaled_tensors():
     assert scaled.base.tensor.runtime_tensor is base
     assert scaled.scale.tensor.runtime_tensor is scale
     assert (scaled.mode, scaled.swizzle) == (mode, swizzle)
-    args = GemmArguments(scaled, base.T, torch.zeros(32, 32), accumulator_type="float32")
-    assert args.A is scaled
-    assert args.epilogue is None
-    assert len(cutlass_api.get_kernels(args)) == 1
-    plain = GemmArguments(base, base.T, torch.zeros(32, 32), accumulator_type="float32")
-    kernel = cutlass_api.get_kernels(plain)[0]
-    assert "A is a ScaledTensor" in str(kernel.supports(args).error)
-
-
-def test_a_scaled_operand_is_described_by_its_values():
-    base, scale = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(32, 2)
-    scaled = ScaledTensor(base, scale, ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone)
     assert (scaled.shape, scaled.stride, scaled.numel()) == ((32, 64), (64, 1), 2048)
     assert (scaled.element_type, scaled.data_ptr) == (torch.float8_e4m3fn, base.data_ptr())
     assert scaled.tensor.runtime_tensor is base
+    args = GemmArguments(scaled, base.T, torch.zeros(32, 32), "float32")
+    assert args.A is scaled
+    assert args.epilogue is None
+    assert len(cutlass_api.get_kernels(args)) == 1
+    plain = GemmArguments(base, base.T, torch.zeros(32, 32), "float32")
+    kernel = cutlass_api.get_kernels(plain)[0]
+    assert "A is a ScaledTensor" in str(kernel.supports(args).error)
 
 
 def test_scaled_tensors_name_their_parts():
@@ -405,33 +354,12 @@ def test_an_argument_subclass_of_gemm():
     assert torch.equal(out, exact(a, b, torch.float32))
 
 
-def test_rank_1_fake_operands_of_a_gemm():
-    with pytest.raises(ValueError, match="A must have rank 2 or 3, but has rank 1"):
-        GemmArguments(fake(4), fake(4, 4), fake(4, 4), accumulator_type="float32")
-
-
 # Reference cycles through arguments.
 
 
-def in_a_cycle(make):
-    """Whether a cycle of a tensor and the object made from it is collected."""
-    tensor = torch.ones(2, 2)
-    tensor.holds = make(tensor)
-    gone = weakref.ref(tensor)
-    del tensor
-    gc.collect()
-    return gone() is None
-
-
 def bound(tensor):
-    args = GemmArguments(tensor, torch.ones(2, 2), torch.ones(2, 2), accumulator_type="float32")
+    args = GemmArguments(tensor, torch.ones(2, 2), torch.ones(2, 2), "float32")
     return cutlass_api.get_kernels(args)[0].bind(args)
-
-
-def scaled(tensor):
-    return ScaledTensor(
-        tensor, torch.ones(2, 1), ScaleMode.Blockwise1x16, ScaleSwizzleMode.SwizzleNone
-    )
 
 
 def behind(tensor):
@@ -445,45 +373,27 @@ def behind(tensor):
     return EpilogueArguments(function, D=torch.ones(2, 2))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda tensor: gemm((2, 2), (2, 2), (2, 2), performance=tensor),
-        lambda tensor: GemmArguments(tensor, tensor, torch.ones(2, 2), accumulator_type="float32"),
-        lambda tensor: gemm((2, 2), (2, 2), (2, 2), epilogue=behind(tensor)),
-        lambda tensor: gemm(
-            (2, 2),
-            (2, 2),
-            (2, 2),
-            epilogue=EpilogueArguments(
-                "def f(accum, C):\n    D = accum + C\n    return D", C=tensor, D=torch.ones(2, 2)
-            ),
-        ),
-        bound,
-        behind,
-        scaled,
-        DenseTensor,
-        cutlass_api.utils.TensorWrapper,
-        lambda tensor: cutlass_api.artifact.CompiledArtifact(
-            None, types.SimpleNamespace(tensor=tensor)
-        ),
-        lambda tensor: cutlass_api.cuda_kernel(
-            "__global__ void f() {}", "f", grid=lambda: tensor, block=1
-        ),
-    ],
-    ids=[
-        "performance",
-        "arguments",
-        "fused",
-        "operands",
-        "bound",
-        "epilogue",
-        "scaled",
-        "dense",
-        "wrapped",
-        "artifact",
-        "cuda_kernel",
-    ],
-)
-def test_cycles_are_collected(make):
-    assert in_a_cycle(make)
+SQUARES, SUM = [(2, 2)] * 3, "def f(accum, C):\n    D = accum + C\n    return D"
+CYCLES = {
+    "performance": lambda x: gemm(*SQUARES, performance=x),
+    "arguments": lambda x: GemmArguments(x, x, torch.ones(2, 2), "float32"),
+    "fused": lambda x: gemm(*SQUARES, epilogue=behind(x)),
+    "operands": lambda x: gemm(*SQUARES, epilogue=EpilogueArguments(SUM, C=x, D=x.clone())),
+    "bound": bound,
+    "epilogue": behind,
+    "scaled": lambda x: ScaledTensor(x, torch.ones(2, 1), (1, 16), ScaleSwizzleMode.SwizzleNone),
+    "dense": DenseTensor,
+    "wrapped": cutlass_api.utils.TensorWrapper,
+    "artifact": lambda x: cutlass_api.artifact.CompiledArtifact(None, types.SimpleNamespace(x=x)),
+    "cuda_kernel": lambda x: cutlass_api.cuda_kernel("__global__ void f() {}", "f", grid=lambda: x),
+}
+
+
+@pytest.mark.parametrize("make", CYCLES.values(), ids=CYCLES)
+def test_a_cycle_of_a_tensor_and_an_object_made_from_it_is_collected(make):
+    tensor = torch.ones(2, 2)
+    tensor.holds = make(tensor)
+    gone = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert gone() is None

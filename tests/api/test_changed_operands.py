@@ -57,7 +57,7 @@ def test_a_run_refuses_operands_that_do_not_fit_any_more(change, name):
 
 def test_a_run_refuses_operands_that_came_to_overlap():
     a, out = coarse(4, 4), torch.zeros(4, 4)
-    args = GemmArguments(a, coarse(4, 4), out, accumulator_type="float32")
+    args = GemmArguments(a, coarse(4, 4), out, "float32")
     a.data = out
     with pytest.raises(ValueError, match="out shares memory with A"):
         cutlass_api.get_kernels(args)[0].run(args)
@@ -65,7 +65,7 @@ def test_a_run_refuses_operands_that_came_to_overlap():
 
 def test_arguments_keep_their_operands_alive():
     out = torch.zeros(64, 64)
-    args = GemmArguments(torch.eye(64), torch.full((64, 64), 3.0), out, accumulator_type="float32")
+    args = GemmArguments(torch.eye(64), torch.full((64, 64), 3.0), out, "float32")
     torch.full((64, 64), 5.0)
     run_first(args)
     assert torch.equal(out, torch.full((64, 64), 3.0))

@@ -47,11 +47,7 @@ def test_codes_of_xla_are_those_of_its_header():
 def test_torchs_dtypes_by_class_are_computed_with():
     from cutlass_api import _dtypes
 
-    grouped = {
-        *_dtypes.FLOATS,
-        *_dtypes.FLOAT8,
-        *_dtypes.INTEGER,
-    }
+    grouped = {*_dtypes.FLOATS, *_dtypes.FLOAT8, *_dtypes.INTEGER}
     named = {str(dtype).removeprefix("torch.") for dtype in grouped}
     assert named | {"float64"} == {element.name for element in COMPUTED}
     assert set(_dtypes.INT8) < set(_dtypes.INTEGER)
@@ -64,7 +60,5 @@ def test_the_first_accumulator_is_the_default():
         factor = torch.ones(16, 16).to(getattr(torch, element.name))
         assert cutlass_api.matmul(factor, factor).shape == (16, 16)
         out = torch.empty(16, 16, dtype=getattr(torch, element.accumulators[0].name))
-        args = cutlass_api.arguments.GemmArguments(
-            factor, factor, out, accumulator_type=element.accumulators[0]
-        )
+        args = cutlass_api.arguments.GemmArguments(factor, factor, out, element.accumulators[0])
         assert cutlass_api.get_kernels(args, cc=80), element.name

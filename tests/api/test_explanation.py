@@ -9,7 +9,7 @@ from support.helpers import fake_gemm
 
 def cpu_gemm():
     a, b, out = (np.ones((16, 16), dtype=np.float32) for _ in range(3))
-    return cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type="float32")
+    return cutlass_api.arguments.GemmArguments(a, b, out, "float32")
 
 
 def test_explain_prints_families_and_the_first_kernels(capsys):
@@ -68,7 +68,7 @@ def test_estimates_are_refused_with_the_reason():
 def test_an_empty_list_says_why_when_it_is_indexed():
     a, b = (torch.empty(64, 64, dtype=torch.float64) for _ in range(2))
     out = torch.empty(64, 64, dtype=torch.int8)
-    args = cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type="float64")
+    args = cutlass_api.arguments.GemmArguments(a, b, out, "float64")
     kernels = cutlass_api.get_kernels(args)
     assert isinstance(kernels, list) and kernels == [] and not kernels and kernels[:1] == []
     with pytest.raises(IndexError, match="found no kernel") as raised:

@@ -269,7 +269,7 @@ def test_nvdisasm_is_found_where_it_is_installed(monkeypatch, tmp_path):
 
 
 def test_the_reference_has_no_program():
-    args = GemmArguments(*(torch.ones(4, 4) for _ in range(3)), accumulator_type=torch.float32)
+    args = GemmArguments(*(torch.ones(4, 4) for _ in range(3)), "float32")
     kernel = cutlass_api.get_kernels(args)[0]
     artifact = kernel.compile(args)
     assert kernel.source is None

@@ -1,6 +1,7 @@
 """Tensors of every framework as operands: their views, and errors that name the operand."""
 
 import functools
+import re
 
 import cutlass_api
 import ml_dtypes
@@ -50,10 +51,7 @@ def to_jax(tensor):
         return jax.numpy.array(as_numpy(tensor))
 
 
-def ones(*shape, **kwargs):
-    return torch.ones(*shape, **kwargs)
-
-
+ones = torch.ones
 # Views.
 
 
@@ -70,30 +68,23 @@ def test_what_is_none_of_the_operands_doing_is_passed_on(error):
         DenseTensor(Array())
 
 
+ADDRESSES = {
+    "torch": (torch.Tensor.detach, torch.Tensor.data_ptr),
+    "numpy": (as_numpy, lambda array: array.ctypes.data),
+    "jax": (to_jax, lambda array: array.unsafe_buffer_pointer()),
+}
+
+
 @dtypes
-def test_torch(dtype):
+@pytest.mark.parametrize("convert, address", ADDRESSES.values(), ids=ADDRESSES)
+def test_tensors_of_every_framework(dtype, convert, address):
     tensor = coarse(3, 4, 5, dtype=dtype)
-    operand = DenseTensor(tensor)
+    array = convert(tensor)
+    operand = DenseTensor(array)
     assert (operand.shape, operand.stride, operand.numel()) == ((3, 4, 5), (20, 5, 1), 60)
     assert operand.element_type == dtype
-    assert operand.data_ptr == tensor.data_ptr()
-
-
-@dtypes
-def test_numpy(dtype):
-    array = as_numpy(coarse(4, 5, dtype=dtype))
-    operand = DenseTensor(array)
-    assert (operand.shape, operand.stride, operand.element_type) == ((4, 5), (5, 1), array.dtype)
-    assert operand.data_ptr == array.ctypes.data
-
-
-@dtypes
-def test_jax(dtype):
-    array = to_jax(coarse(4, 5, dtype=dtype))
-    operand = DenseTensor(array)
-    assert (operand.shape, operand.stride) == ((4, 5), (5, 1))
-    assert operand.element_type == dtype
-    assert operand.data_ptr == array.unsafe_buffer_pointer()
+    assert convert is not as_numpy or operand.element_type == array.dtype
+    assert operand.data_ptr == address(array)
 
 
 @dtypes
@@ -142,8 +133,8 @@ def test_numpy_outputs(dtype):
         "rows",
         "offset",
         "transposed",
-        "stride 0 rows",
-        "stride 0 columns",
+        "0 rows",
+        "0 columns",
         "overlapping",
         "batch of 1",
     ],
@@ -189,12 +180,12 @@ def test_an_export_that_is_a_copy_is_refused():
             return np.eye(3, dtype=np.float32).__dlpack__(max_version=(1, 0), copy=True)
 
     with pytest.raises(BufferError, match=r"^A is exported as a copy"):
-        GemmArguments(Copied(), torch.eye(3), torch.eye(3), accumulator_type="float32")
+        GemmArguments(Copied(), torch.eye(3), torch.eye(3), "float32")
 
 
 def test_a_stream_means_nothing_to_numpy():
     a, b, out = coarse(3, 4).numpy(), coarse(4, 5).numpy(), np.zeros((3, 5), np.float32)
-    args = GemmArguments(a, b, out, accumulator_type="float32")
+    args = GemmArguments(a, b, out, "float32")
     cutlass_api.get_kernels(args)[0].run(args, stream=0)
     assert np.array_equal(out, a @ b)
 
@@ -239,7 +230,7 @@ def test_read_only_outputs(dtype):
     a, out = np.eye(3, dtype=dtype), np.zeros((3, 3), dtype)
     out.flags.writeable = False
     with pytest.raises(ValueError, match=r"^out is read-only"):
-        GemmArguments(a, a, out, accumulator_type="float32")
+        GemmArguments(a, a, out, "float32")
 
 
 @pytest.mark.parametrize("name", ["A", "B", "out"])
@@ -260,27 +251,15 @@ def test_jax_outputs_are_immutable(dtype):
     jnp = pytest.importorskip("jax").numpy
     a = jnp.eye(3, dtype=dtype)
     with pytest.raises(ValueError, match=r"^out "):
-        GemmArguments(a, a, jnp.zeros((3, 3), dtype), accumulator_type="float32")
+        GemmArguments(a, a, jnp.zeros((3, 3), dtype), "float32")
 
 
-@pytest.mark.parametrize(
-    "stride",
-    [(0, 1), (1, 0), (2, 1), (1, 2), (0, 0)],
-    ids=["0,1", "1,0", "rows meet", "columns meet", "0,0"],
-)
+@pytest.mark.parametrize("stride", [(0, 1), (1, 0), (2, 1), (1, 2), (0, 0), (5, 3, 1)], ids=str)
 def test_outputs_that_overlap_themselves(stride):
-    with pytest.raises(
-        ValueError, match=rf"^out with shape \[3, 3\] and strides \[{stride[0]}, {stride[1]}\]"
-    ):
-        GemmArguments(
-            ones(3, 3), ones(3, 3), ones(9).as_strided((3, 3), stride), accumulator_type="float32"
-        )
-
-
-def test_an_output_whose_batches_overlap():
-    out = ones(64).as_strided((2, 3, 3), (5, 3, 1))
-    with pytest.raises(ValueError, match=r"^out with shape \[2, 3, 3\] and strides \[5, 3, 1\]"):
-        GemmArguments(ones(2, 3, 3), ones(2, 3, 3), out, accumulator_type="float32")
+    shape = (2, 3, 3)[-len(stride) :]
+    message = re.escape(f"out with shape {list(shape)} and strides {list(stride)}")
+    with pytest.raises(ValueError, match=f"^{message}"):
+        GemmArguments(ones(shape), ones(shape), ones(64).as_strided(shape, stride), "float32")
 
 
 @pytest.mark.parametrize("name", ["A", "B"])
@@ -296,25 +275,18 @@ def test_outputs_that_share_memory_with_an_input(name, overlap):
         GemmArguments(**operands, accumulator_type="float32")
 
 
-@pytest.mark.parametrize("transpose", [False, True], ids=["column blocks", "row blocks"])
-def test_blocks_of_one_matrix_are_no_overlap(transpose):
-    parent = coarse(4, 12)
-    parent = parent.T.contiguous().T if transpose else parent
-    a, b, out = parent[:, :4], parent[:, 4:8], parent[:, 8:]
-    expected = exact(a, b, torch.float32)
-    assert torch.equal(gemm(a, b, out), expected)
-
-
 @pytest.mark.parametrize(
     "parts",
     [
         lambda t: t.view(2, 3, 4, 4).unbind(1),
         lambda t: t.view(3, 2, 4, 4).unbind(0),
         lambda t: t.view(2, 4, 4, 3).unbind(3),
+        lambda t: t[:48].view(4, 12).split(4, 1),
+        lambda t: t[:48].view(12, 4).T.split(4, 1),
     ],
-    ids=["of each pair of matrices", "of several matrices", "every third element"],
+    ids=["of each pair of matrices", "of several matrices", "every third", "columns", "rows"],
 )
-def test_blocks_of_a_batch_are_no_overlap(parts):
+def test_blocks_are_no_overlap(parts):
     a, b, out = parts(coarse(96))
     expected = exact(a, b, torch.float32)
     assert torch.equal(gemm(a, b, out), expected)
@@ -323,7 +295,7 @@ def test_blocks_of_a_batch_are_no_overlap(parts):
 def test_blocks_of_a_batch_that_share_a_row():
     parent = ones(2, 9, 4)
     with pytest.raises(ValueError, match=r"^out shares memory with A"):
-        GemmArguments(parent[:, :4], ones(2, 4, 4), parent[:, 3:7], accumulator_type="float32")
+        GemmArguments(parent[:, :4], ones(2, 4, 4), parent[:, 3:7], "float32")
 
 
 def test_elementwise_in_place():
@@ -340,7 +312,7 @@ def test_elementwise_in_place():
 def test_negative_strides(axis):
     a = np.flip(np.eye(3, dtype=np.float32), axis)
     with pytest.raises(ValueError, match=rf"^A has a negative stride \({a.strides[axis] // 4}\)"):
-        GemmArguments(a, ones(3, 3), ones(3, 3), accumulator_type="float32")
+        GemmArguments(a, ones(3, 3), ones(3, 3), "float32")
 
 
 @pytest.mark.parametrize("name", ["A", "B", "out"])
@@ -366,24 +338,10 @@ def test_what_is_no_tensor(name, value):
 
 @pytest.mark.parametrize("name", ["A", "B"])
 def test_mixed_devices(name):
-    operands = {"A": fake(3, 3), "B": fake(3, 3), "out": fake(3, 3)} | {
-        name: fake(3, 3, device="cpu")
-    }
-    with pytest.raises(ValueError, match=rf"^{name} is on cpu, but out is on cuda:0"):
-        GemmArguments(**operands, accumulator_type="float32")
-    operands[name] = fake(3, 3, device="cuda:1")
-    with pytest.raises(ValueError, match=rf"^{name} is on cuda:1, but out is on cuda:0"):
-        GemmArguments(**operands, accumulator_type="float32")
-
-
-def test_a_real_cpu_operand_beside_a_fake_cuda_one():
-    with pytest.raises(ValueError, match="A is on cpu, but out is on cuda:0"):
-        GemmArguments(
-            torch.ones(3, 3, dtype=torch.float16),
-            fake(3, 3),
-            fake(3, 3),
-            accumulator_type="float32",
-        )
+    operands = {"A": fake(3, 3), "B": fake(3, 3), "out": fake(3, 3)}
+    for other in (fake(3, 3, device="cpu"), fake(3, 3, device="cuda:1"), ones(3, 3).half()):
+        with pytest.raises(ValueError, match=f"^{name} is on {other.device}, but out is on cuda:0"):
+            GemmArguments(**operands | {name: other}, accumulator_type="float32")
 
 
 @pytest.mark.parametrize(
@@ -399,49 +357,27 @@ def test_a_real_cpu_operand_beside_a_fake_cuda_one():
         lambda: np.array([["a"] * 3] * 3),
         lambda: np.array([[None] * 3] * 3),
     ],
-    ids=[
-        "sparse",
-        "csr",
-        "mkldnn",
-        "meta",
-        "zero tensor",
-        "big-endian",
-        "unknown float8",
-        "strings",
-        "objects",
-    ],
+    ids=["sparse", "csr", "mkldnn", "meta", "zeros", "big-endian", "float8", "strings", "objects"],
 )
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_tensors_without_plain_memory(make):
     with pytest.raises(REFUSED, match=r"^A ") as error:
-        GemmArguments(make(), torch.eye(3), torch.eye(3), accumulator_type="float32")
+        GemmArguments(make(), torch.eye(3), torch.eye(3), "float32")
     assert len(str(error.value).splitlines()) == 1, "a message for users, not a C++ stack"
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.int64,
-        torch.complex64,
-        torch.bool,
-        torch.int16,
-        torch.uint4,
-        torch.int3,
-        torch.float8_e4m3fnuz,
-    ],
-    ids=str,
+    "name", ["int64", "complex64", "bool", "int16", "uint4", "int3", "float8_e4m3fnuz"]
 )
 @pytest.mark.parametrize("make", [torch.empty, fake], ids=["real", "fake"])
-@pytest.mark.usefixtures("exchange_mode")
-def test_unsupported_types_find_no_kernel_and_are_named(dtype, make):
+def test_unsupported_types_find_no_kernel_and_are_named(name, make):
     device = "cuda" if make is fake else "cpu"
-    a = make(16, 16, dtype=dtype)
-    args = GemmArguments(a, a, make(16, 16, dtype=torch.float32), accumulator_type="float32")
+    a = make(16, 16, dtype=getattr(torch, name))
+    args = GemmArguments(a, a, make(16, 16, dtype=torch.float32), "float32")
     assert cutlass_api.get_kernels(args) == []
     kernel = next(k for k in cutlass_api.get_kernels(cc=None if device == "cpu" else 90))
     reason = str(kernel.supports(args).error)
-    assert "A has dtype" in reason
-    assert str(dtype).removeprefix("torch.") in reason
+    assert "A has dtype" in reason and name in reason
     with pytest.raises(ValueError, match="A has dtype"):
         kernel.run(args)
 

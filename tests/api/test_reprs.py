@@ -247,7 +247,9 @@ def public_classes():
     # `bench` is a program.
     public = [name for name in names if "._" not in name and ".bench" not in name]
     modules = [cutlass_api, _core, *map(importlib.import_module, public)]
-    values = [getattr(module, name) for module in modules for name in module.__all__]
+    values = [
+        getattr(module, name) for module in modules for name in getattr(module, "__all__", ())
+    ]
     return {
         value.__name__
         for value in values
@@ -295,7 +297,7 @@ A, B, OUT = "A=float16[256, 256]", "B=float16[256, 256]", "out=float16[256, 256]
             lambda: GemmArguments(
                 *[torch.zeros(2, 4, 4), torch.zeros(1, 4, 4).expand(2, 4, 4)],
                 torch.zeros(2, 4, 8)[..., ::2],
-                accumulator_type="float32",
+                "float32",
             ),
             "<GemmArguments A=float32[2, 4, 4], B=float32[2, 4, 4] strides [0, 4, 1], "
             "out=float32[2, 4, 4] strides [32, 8, 2], accumulator_type=float32, on cpu>",
@@ -344,6 +346,6 @@ class Unprintable:
 
 def test_freed_tensors_stay_in_a_repr():
     tensors = operands()
-    args = GemmArguments(*tensors, accumulator_type="float32")
+    args = GemmArguments(*tensors, "float32")
     tensors[0].untyped_storage().resize_(0)
     assert repr(args) == SHOWN["GemmArguments"][1]

@@ -116,7 +116,7 @@ def test_a_wrapped_fake_tensor_has_no_runtime_tensor():
     wrapper = utils.TensorWrapper(tensor)
     assert wrapper.compile_time_tensor is tensor
     assert (wrapper.shape, wrapper.data_ptr, wrapper.numel()) == ((4, 8), 0, 32)
-    args = GemmArguments(fake(4, 8), fake(8, 4), fake(4, 4), accumulator_type="float32")
+    args = GemmArguments(fake(4, 8), fake(8, 4), fake(4, 4), "float32")
     for fakes, name in ((wrapper, "tensor"), (args.B.tensor, "B")):
         with pytest.raises(ValueError, match=f"^{name} is a FakeTensor without memory"):
             fakes.runtime_tensor  # noqa: B018

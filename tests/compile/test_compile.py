@@ -189,9 +189,7 @@ def test_what_is_no_capability(cc, artifact):
 
 def test_cpu_operands_need_a_capability(artifact):
     a = torch.ones(8, 8, dtype=torch.float16)
-    args = cutlass_api.arguments.GemmArguments(
-        a, a, torch.ones_like(a), accumulator_type=torch.float32
-    )
+    args = cutlass_api.arguments.GemmArguments(a, a, torch.ones_like(a), "float32")
     kernel = cutlass_api.get_kernels(args, cc=90)[0]
     with pytest.raises(ValueError, match=r"on the CPU.*cc=90"):
         kernel.compile(args)
