@@ -27,7 +27,16 @@ from support.epilogue_trials import (
     gemm_operands,
     in_form,
 )
-from support.epilogues import CASES, REDUCTIONS, assert_close, expected, fused, linear
+from support.epilogues import (
+    CASES,
+    REDUCTIONS,
+    assert_close,
+    dequantize,
+    expected,
+    fused,
+    integer_arithmetic,
+    linear,
+)
 from support.helpers import coarse
 from support.memory import Form, Output
 from support.properties import float32_precision, from_registers, over_grid
@@ -261,17 +270,6 @@ def test_dtypes(dtype, out_dtype, accumulator):
             for case in cases
             for seed, shape in enumerate(shapes)
         )
-
-
-def dequantize(accum, row, column):
-    D = accum * row * column
-    return D
-
-
-def integer_arithmetic(accum, C, offset):
-    E = torch.where(accum > C, accum - offset, -accum) * 3
-    D = torch.maximum(accum + C, E).clamp(-100, 100)
-    return D, E
 
 
 @pytest.mark.parametrize("out_dtype", [F16, F32, S8, S32], ids=str)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments
 from support.epilogues import REDUCTIONS, assert_close, expected, fused, operands_of, shape_of
-from support.helpers import coarse, laid_out, run_first
+from support.helpers import coarse, run_first
 
 
 @pytest.mark.parametrize("shape", [(17, 9), (300, 270), (3, 130, 140)], ids=str)
@@ -14,25 +14,10 @@ def test_reductions_compute_what_torch_does(case, kinds, shape):
     a, b = coarse(*batch, m, 12), coarse(*batch, 12, n)
     others = {name: torch.full(shape, torch.nan) for name in case.others}
     others |= {name: torch.full(shape_of(kind, shape), torch.nan) for name, kind in kinds.items()}
-    args = fused(
-        a,
-        b,
-        torch.full(shape, torch.nan),
-        case.function,
-        **operands_of(case, shape, torch.float32),
-        **others,
-    )
-    given = {
-        name: tensor
-        for name, tensor in zip(
-            args.epilogue.parameter_names, args.epilogue.parameters, strict=True
-        )
-    }
-    run_first(args)
+    operands = operands_of(case, shape, torch.float32)
+    run_first(fused(a, b, torch.full(shape, torch.nan), case.function, **operands, **others))
     # Operands are coarse, so that sums are exact in any order.
-    wanted = expected(
-        case.function, a @ b, {name: given[name] for name in (*case.tensors, *case.numbers)}
-    )
+    wanted = expected(case.function, a @ b, operands)
     for name, tensor in others.items():
         torch.testing.assert_close(tensor, wanted[name].reshape(tensor.shape), rtol=1e-6, atol=0)
 
@@ -56,18 +41,15 @@ def test_reductions_along_any_dimensions_into_any_dtype(shape, dims, reduced, dt
         "    return D, S, T"
     )
     integer = dtype == torch.int8
+    narrow, wide = (torch.int8, torch.int32) if integer else (torch.float32, torch.float32)
     *batch, m, n = shape
-    a, b = (
-        coarse(*batch, *s, dtype=torch.int8 if integer else torch.float32) for s in ((m, 3), (3, n))
-    )
-    totals = {name: laid_out(torch.zeros(reduced, dtype=dtype), "t") for name in "ST"}
-    out = torch.zeros(shape, dtype=torch.int32 if integer else torch.float32)
-    run_first(fused(a, b, out, source, torch.int32 if integer else torch.float32, **totals))
+    a, b = (coarse(*batch, *of, dtype=narrow) for of in ((m, 3), (3, n)))
+    totals = {name: torch.zeros(reduced, dtype=dtype) for name in "ST"}
+    run_first(fused(a, b, torch.zeros(shape, dtype=wide), source, wide, **totals))
     exact = a.double() @ b.double()
     for name, wanted in (("S", exact.sum(dims)), ("T", exact.amax(dims))):
-        assert_close(
-            totals[name], (wanted.int().to(dtype) if integer else wanted.float()).reshape(reduced)
-        )
+        wanted = wanted.int().to(dtype) if integer else wanted.float()
+        assert_close(totals[name], wanted.reshape(reduced))
 
 
 def test_reductions_of_nan_of_nothing_and_of_integers_that_wrap():
@@ -86,50 +68,26 @@ def test_reductions_of_nan_of_nothing_and_of_integers_that_wrap():
     run_first(fused(torch.ones(3, 2), torch.ones(2, 0), torch.zeros(3, 0), only_sum, S=total))
     assert total.tolist() == [0, 0, 0]
     a, total = torch.full((1, 2), 2**30, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    run_first(
-        fused(
-            a,
-            torch.ones(2, 3, dtype=torch.int32),
-            torch.zeros(1, 3, dtype=torch.int32),
-            only_sum,
-            torch.int32,
-            S=total,
-        )
-    )
+    b, out = torch.ones(2, 3, dtype=torch.int32), torch.zeros(1, 3, dtype=torch.int32)
+    run_first(fused(a, b, out, only_sum, torch.int32, S=total))
     assert total.item() == -(2**31)  # three times 2^31, modulo 2^32
 
 
+#: The dimension that is summed up, and S.
 REDUCTION_ERRORS = {
-    "shape": (
-        "sum(accum, -1)",
-        torch.zeros(4),
-        r"S has shape \[4\], but the reduction has shape \[3\], or \[3, 1\] if",
-    ),
-    "full": (
-        "sum(accum, 0)",
-        torch.zeros(3, 4),
-        r"S has shape \[3, 4\], but the reduction has shape \[4\], or \[1, 4\]",
-    ),
-    "dimension": (
-        "sum(accum, 2)",
-        torch.zeros(3),
-        r"S is reduced along dimension 2, which an output of shape \[3, 4\] does",
-    ),
-    "negative": ("sum(accum, -3)", torch.zeros(3), "S is reduced along dimension -3"),
-    "number": ("sum(accum, -1)", 1.0, "S is an output of the epilogue, but a number was passed"),
-    "overlap": (
-        "sum(accum, -1)",
-        torch.zeros(1).expand(3),
-        "S with shape .* overlaps itself",
-    ),
+    r"S has shape \[4\], but the reduction has shape \[3\], or \[3, 1\] if": (-1, torch.zeros(4)),
+    r"S has shape \[3, 4\], but the reduction has shape \[4\], or \[1, 4\]": (0, torch.zeros(3, 4)),
+    r"S is reduced along dimension 2, which an output of shape \[3, 4\]": (2, torch.zeros(3)),
+    "S is reduced along dimension -3": (-3, torch.zeros(3)),
+    "S is an output of the epilogue, but a number was passed": (-1, 1.0),
+    "S with shape .* overlaps itself": (-1, torch.zeros(1).expand(3)),
 }
 
 
-@pytest.mark.parametrize(
-    "expression, tensor, message", REDUCTION_ERRORS.values(), ids=REDUCTION_ERRORS
-)
-def test_reductions_that_do_not_fit(expression, tensor, message):
-    source = f"def f(accum):\n    D = accum\n    S = {expression}\n    return D, S"
+@pytest.mark.parametrize("message", REDUCTION_ERRORS)
+def test_reductions_that_do_not_fit(message):
+    dim, tensor = REDUCTION_ERRORS[message]
+    source = f"def f(accum):\n    D = accum\n    S = sum(accum, {dim})\n    return D, S"
     with pytest.raises(ValueError, match=message):
         fused(torch.ones(3, 5), torch.ones(5, 4), torch.zeros(3, 4), source, S=tensor)
 

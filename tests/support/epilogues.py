@@ -147,6 +147,17 @@ def normalize(accum, mean, scale, C):
     return D
 
 
+def dequantize(accum, row, column):
+    D = accum * row * column
+    return D
+
+
+def integer_arithmetic(accum, C, offset):
+    E = torch.where(accum > C, accum - offset, -accum) * 3
+    D = torch.maximum(accum + C, E).clamp(-100, 100)
+    return D, E
+
+
 def reduced(accum, bias):
     x = accum + bias
     D = relu(x)
