@@ -57,9 +57,8 @@ def test_the_ranking_agrees_with_timings(sets, bound):
         times = {data["kernels"][index]: time for index, time in timed}
         dtype = torch.bfloat16 if "bf16" in next(iter(times)) else torch.float16
         args = fake_gemm(m, n, k, layout=f"{layout}t", dtype=dtype)
-        ranked = [
-            times[name] for name in names(cutlass_api.get_kernels(args, cc=90)) if name in times
-        ]
+        found = names(cutlass_api.get_kernels(args, cc=90))
+        ranked = [times[name] for name in found if name in times]
         if len(ranked) > 1:
             lost.append(math.log(ranked[0] / min(ranked)))
     first_over_best = math.exp(statistics.mean(lost))
@@ -147,8 +146,9 @@ def test_other_wrong_parameters_are_named():
             cutlass_api.get_kernels(cc=cc)
     with pytest.raises(TypeError, match=r"^providers is 'nvrtc'; pass a list of names"):
         cutlass_api.get_kernels(providers="nvrtc")
-    with pytest.raises(TypeError, match=r"^args is a Tensor; pass GemmArguments"):
-        cutlass_api.get_kernels(*torch.ones(3, 2, 2))
+    for args, kind in (((3,), "int"), (torch.ones(3, 2, 2), "Tensor")):
+        with pytest.raises(TypeError, match=f"^args is a {kind}; pass GemmArguments"):
+            cutlass_api.get_kernels(*args)
 
 
 def test_modules_that_are_hidden_and_paths_that_are_none():
@@ -166,11 +166,6 @@ def test_modules_that_are_hidden_and_paths_that_are_none():
         print(np.array_equal(cutlass_api.matmul(a, a), a))
     """
     assert run_python(code) == "True\n"
-
-
-def test_wrong_arguments_are_named():
-    with pytest.raises(TypeError, match=r"\bargs\b"):
-        cutlass_api.get_kernels(3)
 
 
 def test_all_filters_hold_together():

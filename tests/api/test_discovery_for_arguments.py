@@ -33,10 +33,8 @@ def test_fake_tensors_on_a_gpu_find_kernels_that_support_them(dtype, layout):
     for kernel in found:
         assert kernel.supports(args), kernel.supports(args).error
         assert kernel.metadata.supports(args), kernel.metadata.supports(args).error
-    others = set(map(id, cutlass_api.get_kernels())) - set(map(id, found))
-    assert all(
-        not kernel.supports(args) for kernel in cutlass_api.get_kernels() if id(kernel) in others
-    )
+    others = [kernel for kernel in cutlass_api.get_kernels() if kernel not in set(found)]
+    assert not any(kernel.supports(args) for kernel in others)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -46,13 +44,10 @@ def test_tensor_cores_are_ranked_first(dtype, layout):
     assert found[0].metadata.kernel_name.startswith("sm")
     assert not found[0].metadata.kernel_name.startswith("simt")
     # simt kernels rank behind all kernels that use tensor cores, except tiles of 8 columns.
-    families = [kernel.metadata.kernel_name.split("_")[0] for kernel in found]
+    families = [name.split("_")[0] for name in names(found)]
     assert "simt" in families
-    behind = found[families.index("simt") :]
-    assert all(
-        8 in kernel.metadata.design.tile_shape or type(kernel).__name__.startswith("Simt")
-        for kernel in behind
-    )
+    for kernel in found[families.index("simt") :]:
+        assert 8 in kernel.metadata.design.tile_shape or "Simt" in type(kernel).__name__
 
 
 @pytest.mark.parametrize(
@@ -93,7 +88,7 @@ def test_sums_of_halves_stay_in_float32_on_hopper_where_rows_end_aligned(layout,
 def test_unaligned_rows_and_addresses(pad):
     parent = fake(64, 64 + pad)
     a = parent[:, :64]
-    args = GemmArguments(a, fake(64, 64), fake(64, 64), accumulator_type=torch.float32)
+    args = GemmArguments(a, fake(64, 64), fake(64, 64), "float32")
     found = cutlass_api.get_kernels(args)
     assert found
     for kernel in found:
@@ -107,9 +102,7 @@ def test_unaligned_rows_and_addresses(pad):
 
 def test_a_padded_row_is_as_good_as_a_whole_one():
     # The extent along K is odd, but the row stride is padded to 16 bytes.
-    args = GemmArguments(
-        fake(64, 64)[:, :37], fake(64, 64)[:37], fake(64, 64), accumulator_type=torch.float32
-    )
+    args = GemmArguments(fake(64, 64)[:, :37], fake(64, 64)[:37], fake(64, 64), "float32")
     for kernel in cutlass_api.get_kernels(args):
         status = kernel.metadata.supports(args)
         assert status, f"{kernel} is found, yet its own metadata says: {status.error}"
@@ -117,18 +110,18 @@ def test_a_padded_row_is_as_good_as_a_whole_one():
 
 def test_nothing_is_stepped_along_where_there_are_no_elements():
     a = fake(8).as_strided((1, 0), (4, 2))
-    args = GemmArguments(a, fake(0, 16), fake(1, 16), accumulator_type=torch.float32)
+    args = GemmArguments(a, fake(0, 16), fake(1, 16), "float32")
     for kernel in cutlass_api.get_kernels(args):
         assert kernel.metadata.supports(args), f"{kernel}: {kernel.metadata.supports(args).error}"
 
 
 def test_batches():
     operands = [fake(3, 64, 64) for _ in range(3)]
-    found = cutlass_api.get_kernels(GemmArguments(*operands, accumulator_type=torch.float32))
+    found = cutlass_api.get_kernels(GemmArguments(*operands, "float32"))
     assert found
     assert not found[0].metadata.kernel_name.startswith("simt")
     expanded = [fake(64, 64).expand(3, 64, 64), operands[1], operands[2]]
-    assert cutlass_api.get_kernels(GemmArguments(*expanded, accumulator_type=torch.float32))
+    assert cutlass_api.get_kernels(GemmArguments(*expanded, "float32"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -159,11 +152,8 @@ def test_every_grouped_gemm_has_kernels(dtype, layout):
         for cc in (80, 90, 120):
             found = cutlass_api.get_kernels(args, cc=cc)
             assert found
-            assert all(
-                isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata)
-                for kernel in found
-            )
             for kernel in found:
+                assert isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata)
                 assert kernel.supports(args) and kernel.metadata.supports(args), kernel
                 assert kernel.get_workspace_size(args) == 0
 
@@ -186,16 +176,11 @@ def test_grouped_gemms_of_aligned_halves_are_for_the_tensor_cores():
 
 def test_an_epilogue_stands_behind_a_grouped_gemm_of_every_family():
     out = fake(300, 256, dtype=torch.bfloat16)
-    epilogue = EpilogueArguments(
-        "def f(accum, bias):\n    D = accum + bias\n    return D", bias=fake(256), D=out
-    )
+    source = "def f(accum, bias):\n    D = accum + bias\n    return D"
+    epilogue = EpilogueArguments(source, bias=fake(256), D=out)
     args = fake_grouped(epilogue=epilogue)
     found = cutlass_api.get_kernels(args, cc=90)
-    assert {kernel.metadata.kernel_name.split("_")[0] for kernel in found} == {
-        "sm90",
-        "sm80",
-        "simt",
-    }
+    assert {name.split("_")[0] for name in names(found)} == {"sm90", "sm80", "simt"}
     assert all(kernel.metadata.epilogue is not None for kernel in found)
 
 
@@ -232,9 +217,8 @@ def test_supports_says_why_not():
     assert "out is on cpu" in str(simt.supports(cpu_gemm()).error)
     reference = cutlass_api.get_kernels(cpu_gemm())[0]
     assert "out is on cuda:0" in str(reference.supports(fake_gemm(dtype=torch.float32)).error)
-    with pytest.raises(
-        ValueError, match=r"^Kernel does not support the provided arguments: .*out is on cpu"
-    ):
+    message = r"^Kernel does not support the provided arguments: .*out is on cpu"
+    with pytest.raises(ValueError, match=message):
         simt.run(cpu_gemm())
 
 
@@ -252,22 +236,14 @@ def test_unsupported_accumulators_find_nothing():
 @pytest.mark.parametrize("grouped", [False, True], ids=["gemm", "grouped"])
 def test_outputs_that_are_seldom_stored_have_few_kernels(types, grouped):
     a, b, accumulator, out = types
+    shapes = {(64, 32): a, (2, 32, 16) if grouped else (32, 16): b, (64, 16): out}
     for device, family in (("cuda", "simt"), ("cpu", "reference")):
-
-        def tensor(*shape, dtype, device=device):
-            return fake(*shape, dtype=dtype, device=device)
-
+        operands = [fake(*of, dtype=dtype, device=device) for of, dtype in shapes.items()]
         if grouped:
-            args = GroupedGemmArguments(
-                tensor(64, 32, dtype=a),
-                tensor(2, 32, 16, dtype=b),
-                tensor(64, 16, dtype=out),
-                accumulator,
-                tensor(2, dtype=torch.int32),
-            )
+            ends = fake(2, dtype=torch.int32, device=device)
+            args = GroupedGemmArguments(*operands, accumulator, ends)
         else:
-            operands = tensor(64, 32, dtype=a), tensor(32, 16, dtype=b), tensor(64, 16, dtype=out)
-            args = GemmArguments(*operands, accumulator_type=accumulator)
+            args = GemmArguments(*operands, accumulator)
         (kernel,) = cutlass_api.get_kernels(args)
         assert kernel.metadata.kernel_name.startswith(family)
         assert kernel.supports(args)
@@ -288,11 +264,8 @@ def test_tf32_is_the_users_to_allow():
 
 
 def wide_and_narrow(m, n, k=4096, **more):
-    return [
-        k
-        for k in cutlass_api.get_kernels(fake_gemm(m, n, k, **more))
-        if "skinny" in k.metadata.kernel_name
-    ]
+    kernels = cutlass_api.get_kernels(fake_gemm(m, n, k, **more))
+    return [kernel for kernel in kernels if "skinny" in kernel.metadata.kernel_name]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
@@ -320,9 +293,7 @@ def test_tma_takes_no_steps_of_a_terabyte():
     def arguments(batch_stride):
         a = fake(2, 512, 512)
         a = a.new_empty_strided(a.shape, (batch_stride, 512, 1))
-        return GemmArguments(
-            a, fake(2, 512, 512), fake(2, 512, 512), accumulator_type=torch.float32
-        )
+        return GemmArguments(a, fake(2, 512, 512), fake(2, 512, 512), "float32")
 
     near, far = arguments(2**39 - 8), arguments(2**39)
     first = cutlass_api.get_kernels(near, cc=90)[0]

@@ -21,27 +21,17 @@ def tensors(kind, device):
     """Operands by name. Under a FakeTensorMode they are fake, and the offsets' values are
     irrelevant.
     """
-    half = {"device": device, "dtype": torch.float16}
-    if kind == "grouped":
-        a, b, out = (
-            torch.randn(32, 64, **half),
-            torch.randn(4, 64, 48, **half),
-            torch.zeros(32, 48, **half),
-        )
-        return {
-            "A": a,
-            "B": b,
-            "out": out,
-            "offsets": torch.tensor(ENDS, dtype=torch.int32, device=device),
-        }
+    shapes = {"A": (32, 64), "B": (64, 48), "out": (32, 48)}
     if kind == "elementwise":
-        return {name: torch.randn(32, 64, **half) for name in ("A", "B", "out")}
+        shapes = dict.fromkeys(shapes, (32, 64))
+    shapes |= {"grouped": {"B": (4, 64, 48)}, "fused": {"bias": (48,)}}.get(kind, {})
     operands = {
-        "A": torch.randn(32, 64, **half),
-        "B": torch.randn(64, 48, **half),
-        "out": torch.zeros(32, 48, **half),
+        name: torch.randn(shape, device=device, dtype=torch.float16)
+        for name, shape in shapes.items()
     }
-    return operands | ({"bias": torch.randn(48, **half)} if kind == "fused" else {})
+    if kind == "grouped":
+        operands["offsets"] = torch.tensor(ENDS, dtype=torch.int32, device=device)
+    return operands
 
 
 def arguments(kind, operands):
@@ -65,14 +55,13 @@ def wanted(kind, operands):
     if kind == "elementwise":
         return a + b
     if kind == "grouped":
-        starts = [0, *ENDS[:-1]]
-        return torch.cat(
-            [
-                a[start:end] @ b[group]
-                for group, (start, end) in enumerate(zip(starts, ENDS, strict=True))
-            ]
-        )
+        return torch.cat([a[i:j] @ of for i, j, of in zip([0, *ENDS[:-1]], ENDS, b, strict=True)])
     return a @ b if kind == "gemm" else torch.relu(a @ b + operands["bias"].double())
+
+
+def assert_near(kind, operands):
+    out = operands["out"].double()
+    torch.testing.assert_close(out, wanted(kind, operands), rtol=2e-3, atol=2e-2)
 
 
 KINDS = pytest.mark.parametrize("kind", ["gemm", "fused", "grouped", "elementwise"])
@@ -92,18 +81,15 @@ def test_compiled_on_fakes_and_run_on_real_ones(kind, device):
         operands = tensors(kind, device)
         operands["out"].fill_(float("nan"))
         kernel.run(arguments(kind, operands), artifact)
-        torch.testing.assert_close(
-            operands["out"].double(), wanted(kind, operands), rtol=2e-3, atol=2e-2
-        )
+        assert_near(kind, operands)
         with pytest.raises(ValueError, match="FakeTensor"):
             kernel.run(described, artifact)
 
 
 @DEVICES
-@pytest.mark.parametrize(
-    "kind", ["gemm", "fused", "elementwise"]
-)  # a grouped GEMM's offsets cannot be swapped
+@pytest.mark.parametrize("kind", ["gemm", "fused", "elementwise"])
 def test_bound_on_fakes_and_launched_on_real_ones(kind, device):
+    """The offsets of a grouped GEMM cannot be swapped."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         fakes = tensors(kind, device)
         described = arguments(kind, fakes)
@@ -111,19 +97,14 @@ def test_bound_on_fakes_and_launched_on_real_ones(kind, device):
     launch = kernel.bind(described)
     operands = tensors(kind, device)
     launch(**operands)
-    torch.testing.assert_close(
-        operands["out"].double(), wanted(kind, operands), rtol=2e-3, atol=2e-2
-    )
+    assert_near(kind, operands)
     on_real = kernel.bind(arguments(kind, operands))
     for name in operands:
-        for given in (
-            operands | {name: fakes[name]},
-            {other: operands[other] for other in operands if other != name},
-        ):
+        others = {other: operands[other] for other in operands if other != name}
+        fake = {name: fakes[name]}
+        for call, given in ((launch, operands | fake), (launch, others), (on_real, fake)):
             with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor without memory"):
-                launch(**given)
-        with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor without memory"):
-            on_real(**{name: fakes[name]})
+                call(**given)
 
 
 @KINDS
@@ -143,9 +124,7 @@ def test_nothing_is_allocated_and_nothing_imported():
         from torch._subclasses.fake_tensor import FakeTensorMode
         with FakeTensorMode():
             a = torch.empty(1 << 20, 1 << 20, dtype=torch.float16, device="cuda")  # two TB
-            args = cutlass_api.arguments.GemmArguments(
-                a, a, a.clone(), accumulator_type=torch.float32
-            )
+            args = cutlass_api.arguments.GemmArguments(a, a, a.clone(), torch.float32)
         assert args.A.data_ptr == 0 and args.A.shape == (1 << 20, 1 << 20)
         kernels = cutlass_api.get_kernels(args, cc=90)
         assert kernels and all(kernel.supports(args) for kernel in kernels)

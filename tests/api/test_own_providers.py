@@ -6,6 +6,7 @@ from support.helpers import names, run_python
 
 PROVIDER = """
 import numpy as np
+import pytest
 import cutlass_api
 from cutlass_api.arguments import GemmArguments
 from cutlass_api.artifact import CompiledArtifact
@@ -55,8 +56,11 @@ class Numpy(cutlass_api.Kernel):
             if metadata_filter(metadata):
                 yield Numpy(metadata)
 
+def names(kernels):
+    return [kernel.metadata.kernel_name for kernel in kernels]
+
 def mine(*args, **kwargs):
-    found = [kernel.metadata.kernel_name for kernel in cutlass_api.get_kernels(*args, **kwargs)]
+    found = names(cutlass_api.get_kernels(*args, **kwargs))
     return [name for name in found if name.startswith("mine")]
 """
 
@@ -89,14 +93,9 @@ CHECKS = {
         assert mine(providers=["mine"]) == ["mine_f32", "mine_f64"]
         assert len(cutlass_api.get_kernels(providers=["mine"])) == 2
         assert mine(providers=["nvrtc", "reference"]) == []
-        assert (
-            cutlass_api.get_kernels(args_of(), providers=["mine"])[0].metadata.kernel_name
-            == "mine_f32"
-        )
-        assert [k.metadata.kernel_name for k in Mine.generate_kernels()] == ["mine_f32", "mine_f64"]
-        assert [k.metadata.kernel_name for k in Mine.generate_kernels(None, None, 80)] == [
-            "mine_f32"
-        ]
+        assert names(cutlass_api.get_kernels(args_of(), providers=["mine"])) == ["mine_f32"]
+        assert names(Mine.generate_kernels()) == ["mine_f32", "mine_f64"]
+        assert names(Mine.generate_kernels(None, None, 80)) == ["mine_f32"]
     """,
     "it runs": """
         args = args_of()
@@ -149,19 +148,13 @@ CHECKS = {
         manifest = cutlass_api.Manifest()
         manifest.add_kernels(args_of(), providers=["mine"])
         manifest.add_kernels(args_of())
-        assert [k.metadata.kernel_name for k in manifest.kernels].count("mine_f32") == 1, (
-            "each kernel once"
-        )
+        assert names(manifest.kernels).count("mine_f32") == 1, "each kernel once"
     """,
     "known by name": """
         assert available_providers["mine"] is Mine and Mine.name == "mine"
         assert set(available_providers) == {"nvrtc", "reference", "mine"}
-        try:
+        with pytest.raises(ValueError, match="mine"):
             register_provider("mine")(ProviderBase)
-        except ValueError as error:
-            assert "mine" in str(error)
-        else:
-            raise AssertionError("a name twice")
     """,
     "registered once": """
         assert Mine.register(Numpy) is Numpy
@@ -173,23 +166,16 @@ CHECKS = {
             @staticmethod
             def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
                 raise KeyError("broken")
-        try:
+        with pytest.raises(KeyError) as raised:
             cutlass_api.get_kernels()
-        except KeyError as error:
-            assert "Broken" in getattr(error, "__notes__", ["Broken"])[0]
-        else:
-            raise AssertionError("an error was swallowed")
+        assert "Broken" in getattr(raised.value, "__notes__", ["Broken"])[0]
         assert mine(providers=["nvrtc"]) == []
     """,
     "what is no kernel class is refused": """
         class NoKernel: pass
         for wrong in (3, None, NoKernel, Numpy.generate_kernels([]), "Numpy"):
-            try:
+            with pytest.raises(TypeError, match="is not a kernel class"):
                 Mine.register(wrong)
-            except TypeError as error:
-                assert "is not a kernel class" in str(error)
-            else:
-                raise AssertionError("registered")
         assert mine() == ["mine_f32", "mine_f64"]
     """,
     "a CudaKernel that lacks something is refused": """
@@ -197,12 +183,8 @@ CHECKS = {
             ({}, "source, function, operands"),
             ({"source": "", "operands": None}, "lacks function"),
         ):
-            try:
+            with pytest.raises(TypeError, match=f"Mine.*{lacks}"):
                 Mine.register(type("Mine", (cutlass_api.CudaKernel,), has))
-            except TypeError as error:
-                assert "Mine" in str(error) and lacks in str(error)
-            else:
-                raise AssertionError("registered")
         class Family(cutlass_api.CudaKernel):
             @classmethod
             def generate_kernels(cls, metadata_filter=None, epilogue_args=None, cc=None):
@@ -217,12 +199,8 @@ CHECKS = {
                 return given
         Mine.register(Odd)
         for given in (None, 3, [3], [Odd]):
-            try:
+            with pytest.raises(TypeError, match="generate_kernels of Odd returned"):
                 cutlass_api.get_kernels()
-            except TypeError as error:
-                assert "generate_kernels of Odd returned" in str(error), error
-            else:
-                raise AssertionError("found")
         given = []
         assert mine() == ["mine_f32", "mine_f64"]
     """,
@@ -234,12 +212,9 @@ CHECKS = {
                 return [Twin(KernelMetadata(name, Twin, 0, None))]
         Mine.register(Twin)
         for name in (taken, "mine_f64"):
-            try:
+            message = f'Twin has a kernel named "{name}", a name that another'
+            with pytest.raises(ValueError, match=message):
                 cutlass_api.get_kernels()
-            except ValueError as error:
-                assert f'Twin has a kernel named "{name}", a name that another' in str(error), error
-            else:
-                raise AssertionError("two of one name")
         name = "mine_twin"
         assert mine() == ["mine_f32", "mine_f64", "mine_twin"]
     """,
