@@ -22,31 +22,44 @@ COMPILED = [
 ]
 
 
+def assert_compiles(kernel, args, cc=90):
+    """Compiles without warnings, and finds the kernel again from the serialized artifact."""
+    artifact = kernel.compile(args, cc=cc)
+    assert artifact.compiled_obj.log == ""
+    assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
+    restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+    assert restored.kernel_obj is kernel
+
+
+def compile_families(arguments, cc):
+    """Compiles a kernel of each family for arguments of M and N; returns these with theirs."""
+    families = {}
+    for args in (arguments(64, 48), arguments(4, 48), arguments(64, 4)):
+        for kernel in cutlass_api.get_kernels(args, cc=cc):
+            family = type(kernel), getattr(kernel.metadata.design, "narrow", None)
+            families.setdefault(family, (kernel, args))
+    for kernel, args in families.values():
+        assert_compiles(kernel, args, cc)
+    return list(families.values())
+
+
 @pytest.mark.usefixtures("tf32_allowed")
 @pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
 @pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)
 def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc):
     case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
-    families = {}
-    for m, n in [(64, 48), (4, 48), (64, 4)]:
+
+    def arguments(m, n):
         operands = {
             name: fake(*shape_of(kind, (m, n)) or (1,), dtype=dtype)
             for name, kind in case.tensors.items()
         }
         others = {name: fake(m, n, dtype=out_dtype) for name in case.others}
         a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=out_dtype)
-        args = fused(a, b, out, case.function, accumulator, **operands, **others, **case.numbers)
-        for kernel in cutlass_api.get_kernels(args, cc=cc):
-            families.setdefault(
-                (type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args)
-            )
+        return fused(a, b, out, case.function, accumulator, **operands, **others, **case.numbers)
+
+    families = compile_families(arguments, cc)
     assert len(families) > 1 or dtype not in (torch.float16, torch.float32)
-    for kernel, args in families.values():
-        artifact = kernel.compile(args, cc=cc)
-        assert artifact.compiled_obj.log == ""
-        assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
-        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
-        assert restored.kernel_obj is kernel
 
 
 @pytest.mark.parametrize("factor", [(1, 48), (64, 1)], ids=["row", "column"])
@@ -78,24 +91,17 @@ REDUCED = [
 @pytest.mark.parametrize("dtype, accumulator", REDUCED, ids=str)
 def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
     case, kinds = REDUCTIONS[1]
-    families = {}
-    for m, n in [(64, 48), (4, 48), (64, 4)]:
+
+    def arguments(m, n):
         tensors = {name: fake(m, n, dtype=dtype) for name in ("C", *case.others)}
         tensors |= {
             name: fake(*shape_of(kind, (m, n)), dtype=accumulator) for name, kind in kinds.items()
         }
         a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=dtype)
-        args = fused(a, b, out, case.function, accumulator, **tensors, **case.numbers)
-        for kernel in cutlass_api.get_kernels(args, cc=cc):
-            families.setdefault(
-                (type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args)
-            )
-    for kernel, args in families.values():
-        assert kernel.get_workspace_size(args) > 0
-        artifact = kernel.compile(args, cc=cc)
-        assert artifact.compiled_obj.log == ""
-        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
-        assert restored.kernel_obj is kernel
+        return fused(a, b, out, case.function, accumulator, **tensors, **case.numbers)
+
+    families = compile_families(arguments, cc)
+    assert families and all(kernel.get_workspace_size(args) > 0 for kernel, args in families)
 
 
 @pytest.mark.parametrize("layout", ["ttt", "tnn"])
@@ -142,10 +148,7 @@ def test_kernels_of_two_products_spill_nothing(m):
 
 def test_an_artifact_of_two_products_finds_its_kernel():
     args = dual_arguments(64)
-    kernel = cutlass_api.get_kernels(args, cc=90)[0]
-    artifact = kernel.compile(args, cc=90)
-    restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
-    assert restored.kernel_obj is kernel
+    assert_compiles(cutlass_api.get_kernels(args, cc=90)[0], args)
 
 
 def test_an_artifact_brings_its_epilogue_along(tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 import sysconfig
+import textwrap
 from pathlib import Path
 
 import cutlass_api
@@ -10,23 +11,25 @@ import stand_in
 from support.compiling import without_packages
 from support.helpers import run_python
 
+#: Prints the error of a compilation, or where NVRTC was found.
+COMPILE = """
+    import cutlass_api
+    kernel = cutlass_api.get_kernels(cc=90)[0]
+    try:
+        kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90)
+    except RuntimeError as error:
+        print(error)
+    else:
+        print("FOUND", cutlass_api._core.nvrtc_info()[0])
+"""
+
+
 # Without NVRTC.
 
 
 def test_one_clear_error_where_nvrtc_is_missing(tmp_path):
-    code = """
-        import cutlass_api
-        kernel = cutlass_api.get_kernels(cc=90)[0]
-        try:
-            kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90)
-        except RuntimeError as error:
-            print(error)
-        else:
-            print("FOUND", cutlass_api._core.nvrtc_info()[0])
-    """
-    said = run_python(
-        code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **without_packages(tmp_path)
-    )
+    environment = without_packages(tmp_path) | {"CUTLASS_API_CACHE_DIR": str(tmp_path / "cache")}
+    said = run_python(COMPILE, **environment)
     if said.startswith("FOUND /usr"):
         pytest.skip(f"this system has NVRTC of its own: {said}")
     # The error lists the libraries, the searched places and the package to install.
@@ -49,34 +52,21 @@ def test_nvrtc_installed_meanwhile_is_found(tmp_path):
         sys.path.append(sys.argv[1])
         print(kernel.compile(args, cc=90).compiled_obj.architecture)
     """
-    assert (
-        run_python(code, sysconfig.get_paths()["purelib"], **without_packages(tmp_path))
-        == "sm_90a\n"
-    )
+    packages = sysconfig.get_paths()["purelib"]
+    assert run_python(code, packages, **without_packages(tmp_path)) == "sm_90a\n"
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "loaded",
-        "nvidia/cu13/lib",
-        "nvidia/cuda_nvrtc/lib",
-        "torch/lib",
-        "CUDA_HOME",
-        "CUDA_PATH",
-        "LD_LIBRARY_PATH",
-    ],
-)
+FOLDERS = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "torch/lib"]
+
+
+@pytest.mark.parametrize("place", [*FOLDERS, "loaded", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"])
 def test_nvrtc_is_found_wherever_it_lies(tmp_path, place):
     real = Path(cutlass_api._core.nvrtc_info()[0]).resolve()
     environment = without_packages(tmp_path) | {"CUTLASS_API_CACHE_DIR": str(tmp_path / "cache")}
     folder, found = tmp_path / place, tmp_path / place / real.name
     if place in ("CUDA_HOME", "CUDA_PATH"):
-        environment[place], folder, found = (
-            str(folder),
-            folder / "lib64",
-            folder / "lib64" / real.name,
-        )
+        environment[place], folder = str(folder), folder / "lib64"
+        found = folder / real.name
     elif place == "LD_LIBRARY_PATH":
         environment[place], found = str(folder), Path(real.name)
     elif place == "loaded":
@@ -86,41 +76,23 @@ def test_nvrtc_is_found_wherever_it_lies(tmp_path, place):
         for library in real.parent.glob("libnvrtc*.so*"):
             if ".alt" not in library.name:
                 (folder / library.name).symlink_to(library)
-    code = """
-        import ctypes, sys
-        loaded = sys.argv[2:] and ctypes.CDLL(sys.argv[2])
-        import cutlass_api
-        kernel = cutlass_api.get_kernels(cc=90)[0]
-        assert (
-            kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90).compiled_obj.cubin[:4]
-            == b"\\x7fELF"
-        )
-        print(cutlass_api._core.nvrtc_info()[0])
-    """
-    assert (
-        run_python(code, "", *([real] if place == "loaded" else []), **environment) == f"{found}\n"
-    )
+    load = "import ctypes, sys\nloaded = sys.argv[1:] and ctypes.CDLL(sys.argv[1])\n"
+    libraries = [real] if place == "loaded" else []
+    said = run_python(load + textwrap.dedent(COMPILE), *libraries, **environment)
+    assert said == f"FOUND {found}\n"
 
 
-@pytest.mark.parametrize(
-    "versions, found",
-    [
-        ({"cuda_nvrtc": "12.4", "cu13": "13.0"}, "cu13"),
-        ({"cuda_nvrtc": "11.8", "cu13": "12.9"}, "cu13"),
-    ],
-)
-def test_of_several_packages_the_newest_is_taken(tmp_path, versions, found):
+@pytest.mark.parametrize("older, newer", [("12.4", "13.0"), ("11.8", "12.9")])
+def test_of_several_packages_the_newest_is_taken(tmp_path, older, newer):
     environment = without_packages(tmp_path)
-    for folder, version in versions.items():
+    for folder, version in {"cuda_nvrtc": older, "cu13": newer}.items():
         lib = tmp_path / "nvidia" / folder / "lib"
         lib.mkdir(parents=True)
         (lib / f"libnvrtc.so.{version.split('.')[0]}").touch()
         (lib / f"libnvrtc-builtins.so.{version}").touch()
     said = run_python("import cutlass_api; print(*cutlass_api._core.nvrtc_info())", **environment)
-    assert (
-        f"nvidia/{found}/lib/libnvrtc.so" in said
-        and str(tuple(map(int, versions[found].split(".")))) in said
-    )
+    assert "nvidia/cu13/lib/libnvrtc.so" in said
+    assert str(tuple(map(int, newer.split(".")))) in said
 
 
 def test_what_the_loader_says_is_passed_on(tmp_path):
@@ -142,20 +114,10 @@ def test_nvrtc_with_the_builtins_of_another_is_refused(tmp_path):
     folder.mkdir()
     (folder / real.name).symlink_to(real)
     (folder / "libnvrtc-builtins.so.99.7").touch()
-    code = """
-        import cutlass_api
-        kernel = cutlass_api.get_kernels(cc=90)[0]
-        try:
-            kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90)
-        except RuntimeError as error:
-            print(error)
-    """
     environment = without_packages(tmp_path) | {"CUDA_HOME": str(tmp_path)}
-    said = run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **environment)
-    assert (
-        f"{folder / real.name} is NVRTC" in said
-        and "builtins beside it are 99.7; reinstall NVRTC" in said
-    )
+    said = run_python(COMPILE, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **environment)
+    assert f"{folder / real.name} is NVRTC" in said
+    assert "builtins beside it are 99.7; reinstall NVRTC" in said
 
 
 def test_an_epilogue_that_nvrtc_refuses(tmp_path):

@@ -5,7 +5,12 @@ from functools import partial
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import GroupedGemmArguments
+from cutlass_api.arguments import (
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+    PerformanceControls,
+)
 from cutlass_api.metadata import SimtDesignMetadata, Sm90DesignMetadata
 from support.compiling import check_code
 from support.epilogues import fake_fused, linear
@@ -49,47 +54,31 @@ def test_float32_kernels_spill_none(function):
     check_code(kernels, args)
 
 
+#: The blocks of A and of B that share a scale.
+BLOCKS = {
+    "blocks": ((1, 128), (128, 128)),
+    "columns": ((1, 128), (128, 1)),
+    "mx": ((1, 32), (32, 1)),
+}
+
+
 def scaled_arguments(kind):
     """Arguments of a float8 product with scales of a kind."""
-    m, n, k = 1024, 1024, 1024
-    a, b = (
-        fake(m, k, dtype=torch.float8_e4m3fn),
-        fake(k, n, dtype=torch.float8_e4m3fn, layout="n"),
-    )
-    out = fake(m, n, dtype=torch.bfloat16)
-    plain = "accum * scale_a * scale_b"
-    source, *shapes = {
-        "tensor": (plain, (1,), (1,)),
-        "rows": (plain, (m, 1), (1, n)),
-        "fast": (plain, (m, 1), (1, n)),
-        "blocks": (
-            "scale_blocks(accum, scale_a, scale_b, (1, 128), (128, 128))",
-            (m, k // 128),
-            (k // 128, n // 128),
-        ),
-        "columns": (
-            "scale_blocks(accum, scale_a, scale_b, (1, 128), (128, 1))",
-            (m, k // 128),
-            (k // 128, n),
-        ),
-        "mx": (
-            "scale_blocks(accum, scale_a, scale_b, (1, 32), (32, 1))",
-            (m, k // 32),
-            (k // 32, n),
-        ),
-    }[kind]
+    extent, float8 = 1024, torch.float8_e4m3fn
+    a, b = (fake(extent, extent, dtype=float8, layout=letter) for letter in "tn")
+    out = fake(extent, extent, dtype=torch.bfloat16)
+    source, shapes = "accum * x * y", [(extent, 1), (1, extent)]
+    if kind == "tensor":
+        shapes = [(1,), (1,)]
+    elif kind in BLOCKS:
+        source = f"scale_blocks(accum, x, y, {BLOCKS[kind][0]}, {BLOCKS[kind][1]})"
+        shapes = [(extent // rows, extent // columns) for rows, columns in BLOCKS[kind]]
     dtype = torch.float8_e8m0fnu if kind == "mx" else torch.float32
-    scale_a, scale_b = (fake(*shape, dtype=dtype) for shape in shapes)
-    epilogue = cutlass_api.arguments.EpilogueArguments(
-        f"def epilogue(accum, scale_a, scale_b):\n    D = {source}\n    return D\n",
-        scale_a=scale_a,
-        scale_b=scale_b,
-        D=out,
-    )
-    return cutlass_api.arguments.GemmArguments(
-        *(a, b, out, "float32", epilogue),
-        performance=cutlass_api.arguments.PerformanceControls(fast_sums=kind == "fast"),
-    )
+    x, y = (fake(*shape, dtype=dtype) for shape in shapes)
+    source = f"def epilogue(accum, x, y):\n    D = {source}\n    return D\n"
+    epilogue = EpilogueArguments(source, x=x, y=y, D=out)
+    controls = PerformanceControls(fast_sums=kind == "fast")
+    return GemmArguments(a, b, out, "float32", epilogue, controls)
 
 
 def sm90_kernels(args):
@@ -101,7 +90,7 @@ def sm90_kernels(args):
     ]
 
 
-@pytest.mark.parametrize("kind", ["tensor", "rows", "fast", "blocks", "columns", "mx"])
+@pytest.mark.parametrize("kind", ["tensor", "rows", "fast", *BLOCKS])
 def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, cache_directory):
     """ptxas warns of wgmma that it serializes."""
     args = scaled_arguments(kind)
@@ -118,7 +107,7 @@ def test_scaled_grouped_kernels_neither_spill_nor_serialize(cache_directory):
     a = fake(m, k, dtype=torch.float8_e4m3fn)
     b = fake(groups, k, n, dtype=torch.float8_e4m3fn, layout="n")
     out = fake(m, n, dtype=torch.float32)
-    epilogue = cutlass_api.arguments.EpilogueArguments(
+    epilogue = EpilogueArguments(
         "def epilogue(accum, s, x, bias, c):\n"
         "    D = relu(scale_blocks(accum, b=s, b_block=(-1, 1)) * x + bias) + c\n    return D\n",
         s=fake(groups, 1, n, dtype=torch.float32),
@@ -127,10 +116,8 @@ def test_scaled_grouped_kernels_neither_spill_nor_serialize(cache_directory):
         c=fake(m, n, dtype=torch.bfloat16),
         D=out,
     )
-    args = GroupedGemmArguments(
-        *(a, b, out, "float32", fake(groups, dtype=torch.int32), epilogue),
-        performance=cutlass_api.arguments.PerformanceControls(fast_sums=True),
-    )
+    ends, controls = fake(groups, dtype=torch.int32), PerformanceControls(fast_sums=True)
+    args = GroupedGemmArguments(a, b, out, "float32", ends, epilogue, controls)
     kernels = sm90_kernels(args)
     assert sum(kernel.metadata.design.fast_sums for kernel in kernels) == 3
     check_code(kernels, args)
@@ -156,7 +143,7 @@ def test_scaled_mixed_kernels_neither_spill_nor_serialize(
         side, shape, block = "a", (m, k // depth), (1, depth)
     dtype = a_type if a_type.is_floating_point else b_type
     out = fake(m, n, dtype=dtype)
-    epilogue = cutlass_api.arguments.EpilogueArguments(
+    epilogue = EpilogueArguments(
         f"def epilogue(accum, s, z, bias, c):\n"
         f"    sums = scale_blocks(accum, {side}=s, {side}_block={block}, {side}_zero=z)\n"
         f"    D = relu(sums + bias) + c\n    return D\n",
@@ -167,7 +154,7 @@ def test_scaled_mixed_kernels_neither_spill_nor_serialize(
         D=out,
     )
     a, b = fake(m, k, dtype=a_type), fake(k, n, dtype=b_type, layout="n")
-    args = cutlass_api.arguments.GemmArguments(a, b, out, "float32", epilogue)
+    args = GemmArguments(a, b, out, "float32", epilogue)
     kernels = sm90_kernels(args)
     assert len(kernels) >= 12
     check_code(kernels, args)
