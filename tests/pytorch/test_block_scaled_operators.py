@@ -388,28 +388,12 @@ def test_refusals(message):
 def test_grouped_products_with_block_scales_have_the_widest_tile():
     """Its sums leave registers for the scales of one part at a time only."""
     groups, m, n, k = 4, 1024, 1024, 512
-    float8 = torch.float8_e4m3fn
-    out = fake(m, n, dtype=torch.bfloat16)
-    source = (
-        "def f(accum, x, y):\n    D = scale_blocks(accum, x, y, (1, 128), (128, 128))\n    return D"
-    )
-    epilogue = EpilogueArguments(
-        source,
-        x=fake(m, 4, dtype=torch.float32),
-        y=fake(groups, 4, 8, dtype=torch.float32),
-        D=out,
-    )
-    args = GroupedGemmArguments(
-        fake(m, k, dtype=float8),
-        fake(groups, k, n, dtype=float8, layout="n"),
-        out,
-        "float32",
-        fake(groups, dtype=torch.int32),
-        epilogue,
-    )
-    tiles = {
-        each.metadata.design.tile_shape[:2]
-        for each in cutlass_api.get_kernels(args, cc=90)
-        if each.metadata.kernel_name.startswith("sm90")
-    }
-    assert (128, 160) in tiles
+    a, b = fake(m, k, dtype=E4M3), fake(groups, k, n, dtype=E4M3, layout="n")
+    out, ends = fake(m, n, dtype=torch.bfloat16), fake(groups, dtype=torch.int32)
+    scales = {"left": fake(m, 4, dtype=torch.float32)}
+    scales |= {"right": fake(groups, 4, 8, dtype=torch.float32)}
+    epilogue = EpilogueArguments(BOTH.format((1, 128), (128, 128)), D=out, **scales)
+    args = GroupedGemmArguments(a, b, out, "float32", ends, epilogue)
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    hopper = [each for each in kernels if each.metadata.kernel_name.startswith("sm90")]
+    assert (128, 160) in {each.metadata.design.tile_shape[:2] for each in hopper}

@@ -74,37 +74,28 @@ def test_pointwise_operations_become_an_epilogue(name: str, dtype: torch.dtype, 
     assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
 
 
-CASTS: dict[str, tuple[Callable[..., Any], torch.dtype, torch.dtype]] = {
-    "to float32": (lambda x, w: torch.relu(F.linear(x, w)).float(), torch.bfloat16, torch.float32),
-    "between halves": (
-        lambda x, w: torch.relu(F.linear(x, w)).to(torch.float16),
-        torch.bfloat16,
-        torch.float16,
-    ),
-    "to a half": (
-        lambda x, w: torch.relu(F.linear(x, w)).to(torch.bfloat16),
-        torch.float32,
-        torch.bfloat16,
-    ),
-    "in the middle": (
-        lambda x, w: torch.tanh(F.linear(x, w).float()).to(torch.bfloat16),
-        torch.bfloat16,
-        torch.bfloat16,
-    ),
+#: The dtypes of the operands, in the middle of the epilogue, and of the output.
+CASTS = {
+    "to float32": (torch.bfloat16, torch.bfloat16, torch.float32),
+    "between halves": (torch.bfloat16, torch.bfloat16, torch.float16),
+    "to a half": (torch.float32, torch.float32, torch.bfloat16),
+    "in the middle": (torch.bfloat16, torch.float32, torch.bfloat16),
 }
 
 
-@pytest.mark.parametrize("name", CASTS)
-def test_casts_are_part_of_the_epilogue(name: str, enabled) -> None:
-    function, dtype, stored = CASTS[name]
+@pytest.mark.parametrize("dtype, between, stored", CASTS.values(), ids=CASTS)
+def test_casts_are_part_of_the_epilogue(dtype, between, stored, enabled) -> None:
     inputs = tensors(X, W, dtype=dtype)
+
+    def function(x, w):
+        return torch.tanh(F.linear(x, w).to(between)).to(stored)
+
     lowered = lower(function, inputs, prefers=is_ours)
     assert lowered.code.count("epilogue='def epilogue") == 1
     assert "triton" not in lowered.call
     out = run_on_the_cpu(lowered, inputs)
     assert out.dtype == stored
-    reference = torch.tanh if name == "in the middle" else torch.relu
-    assert_close(out, lambda x, w: reference(F.linear(x, w)), inputs)
+    assert_close(out, lambda x, w: torch.tanh(F.linear(x, w)), inputs)
 
 
 def trained(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -134,11 +125,8 @@ def test_the_unfused_operations_are_timed_and_inlined_if_faster(enabled) -> None
     call = lowered.call
     assert "epilogue=" not in call and "triton_" in call
     # The inlined product is autotuned with our kernels, too.
-    assert any(
-        is_ours(choice) and "epilogue" not in choice.kwargs
-        for choices in lowered.choices
-        for choice in choices
-    )
+    choices = [choice for choices in lowered.choices for choice in choices]
+    assert any(is_ours(choice) and "epilogue" not in choice.kwargs for choice in choices)
 
 
 @pytest.mark.parametrize("shape", [X, (2, 32, 96)], ids=str)
@@ -146,50 +134,36 @@ def test_two_products_that_meet_are_offered_as_one_kernel_as_two_and_unfused(sha
     inputs = tensors(shape, W, W)
     dual = lower(swiglu, inputs, prefers=is_dual)
     (choices,) = dual.choices
-    assert [choice.name for choice in choices if is_replaced(choice)] == [
-        "cutlass_api_replaced_0",
-        "cutlass_api_replaced_1",
-    ]
+    replaced = [choice.name for choice in choices if is_replaced(choice)]
+    assert replaced == ["cutlass_api_replaced_0", "cutlass_api_replaced_1"]
     assert sum(map(is_dual, choices)) == OFFERED
     assert dual.code.count("extern_kernels.cutlass_api_gemm(") == 1
     assert_close(run_on_the_cpu(dual, inputs), swiglu, inputs)
     # The product of `up`, then that of `gate` with the rest as its epilogue.
-    two = lower(
-        swiglu,
-        inputs,
-        prefers=lambda choice: (
-            choice.name == "cutlass_api_replaced_1" or (is_ours(choice) and not is_dual(choice))
-        ),
-    )
+
+    def is_one_of_two(choice):
+        return choice.name == replaced[1] or (is_ours(choice) and not is_dual(choice))
+
+    two = lower(swiglu, inputs, prefers=is_one_of_two)
     assert two.code.count("extern_kernels.cutlass_api_gemm(") == 2
     assert two.code.count("epilogue=") == 1 and "product(" not in two.code
     assert "triton" not in two.call
     error = run_on_the_cpu(two, inputs).double() - run_on_the_cpu(dual, inputs).double()
     assert error.norm() < 2**-7 * run_on_the_cpu(dual, inputs).double().norm()
-    unfused = lower(swiglu, inputs, prefers=lambda choice: choice.name == "cutlass_api_replaced_0")
-    call = unfused.call
+    call = lower(swiglu, inputs, prefers=lambda choice: choice.name == replaced[0]).call
     assert "epilogue=" not in call and "triton_" in call
 
 
 APART: Cases = {
-    "different inputs": (
-        lambda x, y, g, u: F.silu(F.linear(x, g)) * F.linear(y, u),
-        [X, X, W, W],
-    ),
+    "different inputs": (lambda x, y, g, u: F.silu(F.linear(x, g)) * F.linear(y, u), [X, X, W, W]),
     "an odd number of columns": (swiglu, [X, (100, 96), (100, 96)]),
     "row-major weights": (lambda x, g, u: F.silu(x @ g) * (x @ u), [X, (96, 128), (96, 128)]),
     "one product is needed elsewhere": (
         lambda x, g, u: (F.silu(F.linear(x, g)) * (y := F.linear(x, u)), y.sum()),
         [X, W, W],
     ),
-    "different columns": (
-        lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u)[:, :1],
-        [X, W, W],
-    ),
-    "queries and keys": (
-        lambda x, g, u: torch.cat([F.linear(x, g), F.linear(x, u)], 1),
-        [X, W, W],
-    ),
+    "different columns": (lambda x, g, u: F.silu(x @ g.mT) * F.linear(x, u)[:, :1], [X, W, W]),
+    "queries and keys": (lambda x, g, u: torch.cat([x @ g.mT, x @ u.mT], 1), [X, W, W]),
 }
 
 

@@ -40,25 +40,22 @@ def lower_by_nvgemm(
         return lower(function, inputs, max_autotune_gemm_backends="NVGEMM")
 
 
+def kernel_named(name: str) -> cutlass_api.Kernel:
+    return next(each for each in cutlass_api.get_kernels() if each.metadata.kernel_name == name)
+
+
 def reference_for(name: str) -> cutlass_api.Kernel:
     """The reference kernel of the same element types as the GPU kernel of this name."""
-    wanted = next(
-        kernel for kernel in cutlass_api.get_kernels() if kernel.metadata.kernel_name == name
+
+    def types(metadata: Any) -> Any:
+        of = metadata.operands
+        accumulator = getattr(of, "accumulator_type", None)
+        return type(of), of.A.dtype, of.B.dtype, of.out.dtype, accumulator
+
+    wanted = types(kernel_named(name).metadata)
+    (kernel,) = cutlass_api.get_kernels(
+        metadata_filter=lambda metadata: types(metadata) == wanted, providers=["reference"]
     )
-    operands = wanted.metadata.operands
-
-    def same_types(metadata: Any) -> bool:
-        other = metadata.operands
-        return (
-            type(other) is type(operands)
-            and all(
-                getattr(other, side).dtype == getattr(operands, side).dtype
-                for side in ("A", "B", "out")
-            )
-            and other.accumulator_type == operands.accumulator_type
-        )
-
-    (kernel,) = cutlass_api.get_kernels(metadata_filter=same_types, providers=["reference"])
     return kernel
 
 
@@ -234,18 +231,13 @@ def test_the_autotuner_s_own_call_runs(workspace_size: int) -> None:
     """The calls that Inductor times: arguments and artifact built once, then `run` on a
     `torch.cuda.Stream`.
     """
-    (kernel,) = (
-        k
-        for k in cutlass_api.get_kernels()
-        if k.metadata.kernel_name == "reference_gemm_f16xf16_f32_f16"
-    )
     a, b = torch.randn(33, 17).half(), torch.randn(17, 9).half()
     out = torch.full((33, 9), torch.nan, dtype=torch.float16)
     request = backend.NVUniversalGemmBenchmarkRequest(
         kernel_name="nv_universal_gemm_0",
         input_tensor_meta=[],
         output_tensor_meta=SimpleNamespace(device=torch.device("cpu")),
-        kernel=kernel,
+        kernel=kernel_named("reference_gemm_f16xf16_f32_f16"),
         accumulator_type=torch.float32,
         variant=GemmVariant.GEMM,
         workspace_size=workspace_size,

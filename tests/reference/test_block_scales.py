@@ -188,83 +188,69 @@ def test_the_graph_names_the_scales():
         scale_blocks(torch.ones(2, 2))
 
 
+#: A call without its closing parenthesis.
+CALL = "scale_blocks(accum, a=s, a_block=(1, 32)"
 CODE = {
-    "no scales; pass a=, b= or both": one("scale_blocks(accum)"),
-    r"no block; pass a_block=\(rows, depth along K\)": one("scale_blocks(accum, a=s)"),
-    r"b, but no scales; pass b=": one("scale_blocks(accum, a=s, a_block=(1, 32), b_block=(32, 1))"),
-    "must be a tuple of two integers": one("scale_blocks(accum, a=s, a_block=128)"),
-    r"a_block of scale_blocks is \[0, 128\]; pass two extents": one(
-        "scale_blocks(accum, a=s, a_block=(0, 128))"
-    ),
-    r"a_block of scale_blocks is \[-1, 128\]; .* or -1 for all of K": one(
-        "scale_blocks(accum, a=s, a_block=(-1, 128))"
-    ),
-    "must be a parameter of the epilogue function": one(
-        "scale_blocks(accum, a=s * 2, a_block=(1, 32))"
-    ),
-    "first argument of scale_blocks must be accum": one(
-        "scale_blocks(accum * 2, a=s, a_block=(1, 32))"
-    ),
-    "cannot use accum elsewhere": one("scale_blocks(accum, a=s, a_block=(1, 32)) + accum"),
-    "s holds scales or zero points of scale_blocks and cannot": one(
-        "scale_blocks(accum, a=s, a_block=(1, 32)) + s"
-    ),
-    "scale_blocks is called twice": one(
-        "scale_blocks(accum, a=s, a_block=(1, 32)) + scale_blocks(accum, a=s, a_block=(1, 32))"
-    ),
-    "takes s twice": one("scale_blocks(accum, a=s, b=s, a_block=(1, 32), b_block=(32, 1))"),
-    'a_swizzle of scale_blocks is "x"': one(
-        'scale_blocks(accum, a=s, a_block=(1, 32), a_swizzle="x")'
-    ),
-    "with zero points cannot be swizzled": one(
-        'scale_blocks(accum, a=s, a_block=(1, 32), a_swizzle="32x4x4", a_zero=z)', "s, z"
-    ),
-    "takes no argument 'block'": one("scale_blocks(accum, a=s, a_block=(1, 32), block=2)"),
+    "no scales; pass a=, b= or both": "scale_blocks(accum)",
+    r"no block; pass a_block=\(rows, depth along K\)": "scale_blocks(accum, a=s)",
+    r"b, but no scales; pass b=": f"{CALL}, b_block=(32, 1))",
+    "must be a tuple of two integers": "scale_blocks(accum, a=s, a_block=128)",
+    r"a_block of scale_blocks is \[0, 128\]; pass two extents": CALL.replace("1, 32", "0, 128")
+    + ")",
+    r"is \[-1, 128\]; .* or -1 for all of K": CALL.replace("1, 32", "-1, 128") + ")",
+    "must be a parameter of the epilogue function": CALL.replace("=s", "=s * 2") + ")",
+    "first argument of scale_blocks must be accum": CALL.replace("accum", "accum * 2") + ")",
+    "cannot use accum elsewhere": f"{CALL}) + accum",
+    "s holds scales or zero points of scale_blocks and cannot": f"{CALL}) + s",
+    "scale_blocks is called twice": f"{CALL}) + {CALL})",
+    "takes s twice": f"{CALL}, b=s, b_block=(32, 1))",
+    'a_swizzle of scale_blocks is "x"': f'{CALL}, a_swizzle="x")',
+    "with zero points cannot be swizzled": f'{CALL}, a_swizzle="32x4x4", a_zero=z)',
+    "takes no argument 'block'": f"{CALL}, block=2)",
 }
 
 
 @pytest.mark.parametrize("message", CODE)
 def test_code_that_is_refused(message):
     with pytest.raises(ValueError, match=message):
-        trace(CODE[message])
+        trace(one(CODE[message], "s, z"))
 
 
 ZEROS = one("scale_blocks(accum, a=s, a_block=(1, 128), a_zero=z)", "s, z")
 MX = one('scale_blocks(accum, a=s, a_block=(1, 32), a_swizzle="32x4x4")')
 OPERANDS = {
     r"^s has shape \[3, 4\], but A with shape \[4, 300\] takes scales of shape \[4, 3\], one for "
-    r"each block of \[1, 128\]": lambda: fused(A8, B8, OUT, ROWS, s=torch.ones(3, 4)),
-    r"^s has shape \[4\], but A": lambda: fused(A8, B8, OUT, ROWS, s=torch.ones(4)),
-    r"^s has shape \[2, 4, 3\], but A": lambda: fused(A8, B8, OUT, ROWS, s=torch.ones(2, 4, 3)),
-    r"^s has shape \[4, 10\], .* \[128, 12\], contiguous and padded to tiles of 128 x 4": lambda: (
-        fused(A8, B8, OUT, MX, s=torch.ones(4, 10))
-    ),
-    r"^s holds scales and has dtype int32; use one of: float32, float16": lambda: fused(
-        A8, B8, OUT, ROWS, s=torch.ones(4, 3).int()
-    ),
-    "^s holds scales .*, but a number was passed": lambda: fused(A8, B8, OUT, ROWS, s=2.0),
-    "^s is on cuda:0, but out is on cpu": lambda: fused(A8, B8, OUT, ROWS, s=fake(4, 3)),
-    "zero points of A, which has dtype float8_e4m3fn; only int8 and uint8": lambda: fused(
-        A8, B8, OUT, ZEROS, s=torch.ones(4, 3), z=torch.ones(4, 3)
-    ),
-    "requires accumulator_type float32, but it is int32": lambda: GemmArguments(
-        A8.to(torch.int8),
-        B8.to(torch.int8),
-        OUT,
-        "int32",
-        epilogue=EpilogueArguments(ROWS, D=OUT, s=torch.ones(4, 3)),
-    ),
-    "operation is no matrix product": lambda: ElementwiseArguments(
-        OUT, OUT, OUT.clone(), epilogue=EpilogueArguments(ROWS, D=OUT.clone(), s=torch.ones(4, 3))
-    ),
-    "D shares memory with s": lambda: fused(A8, B8, OUT, ROWS, s=OUT.as_strided((4, 3), (6, 1))),
+    r"each block of \[1, 128\]": {"s": torch.ones(3, 4)},
+    r"^s has shape \[4\], but A": {"s": torch.ones(4)},
+    r"^s has shape \[2, 4, 3\], but A": {"s": torch.ones(2, 4, 3)},
+    "^s holds scales and has dtype int32; use one of: float32": {"s": torch.ones(4, 3).int()},
+    "^s holds scales .*, but a number was passed": {"s": 2.0},
+    "^s is on cuda:0, but out is on cpu": {"s": fake(4, 3)},
+    "D shares memory with s": {"s": OUT.as_strided((4, 3), (6, 1))},
+    r"^s has shape \[4, 10\], .* \[128, 12\], contiguous and padded to tiles of 128 x 4": {
+        "source": MX,
+        "s": torch.ones(4, 10),
+    },
+    "zero points of A, which has dtype float8_e4m3fn; only int8 and uint8": {
+        "source": ZEROS,
+        "s": torch.ones(4, 3),
+        "z": torch.ones(4, 3),
+    },
 }
 
 
 @pytest.mark.parametrize("message", OPERANDS)
 def test_operands_that_are_refused(message):
     with pytest.raises(ValueError, match=message):
-        OPERANDS[message]()
+        fused(A8, B8, OUT, **{"source": ROWS} | OPERANDS[message])
+
+
+def test_only_float32_sums_of_products_have_scales():
+    epilogue = EpilogueArguments(ROWS, D=OUT, s=torch.ones(4, 3))
+    with pytest.raises(ValueError, match="requires accumulator_type float32, but it is int32"):
+        GemmArguments(A8.to(torch.int8), B8.to(torch.int8), OUT, "int32", epilogue=epilogue)
+    with pytest.raises(ValueError, match="operation is no matrix product"):
+        ElementwiseArguments(OUT.clone(), OUT.clone(), OUT, epilogue=epilogue)
 
 
 def test_families_without_block_scales_say_so():
@@ -363,24 +349,21 @@ def with_scales(scale, mode=(1, 128), swizzle=NONE, **more):
     return GemmArguments(ScaledTensor(A8, scale, mode, swizzle), B8, OUT, "float32", **more)
 
 
+ONES = torch.ones(4, 3)
+#: Operands by the reason.
 SCALED = {
-    r"A is a ScaledTensor: scale_a has shape \[3, 4\], but A": lambda: with_scales(
-        torch.ones(3, 4)
+    r"scale_a has shape \[3, 4\], but A": (torch.ones(3, 4),),
+    "its mode is 'x', which kernels do not read": (ONES, "x"),
+    r"its mode is \(2, 1, 128\)": (ONES, (2, 1, 128)),
+    "its swizzle is 'y'": (ONES, (1, 128), "y"),
+    "scale_a holds scales and has dtype float8_e4m3fn": (float8(4, 19), ScaleMode.Blockwise1x16),
+}
+EPILOGUE = EpilogueArguments(ROWS, D=OUT, s=ONES)
+SCALED = {f"A is a ScaledTensor: {reason}": with_scales(*SCALED[reason]) for reason in SCALED} | {
+    "A is a ScaledTensor: the epilogue calls scale_blocks, too": with_scales(
+        ONES, epilogue=EPILOGUE
     ),
-    "A is a ScaledTensor: its mode is 'x', which kernels do not read": lambda: with_scales(
-        torch.ones(4, 3), "x"
-    ),
-    r"A is a ScaledTensor: its mode is \(2, 1, 128\)": lambda: with_scales(
-        torch.ones(4, 3), (2, 1, 128)
-    ),
-    "A is a ScaledTensor: its swizzle is 'y'": lambda: with_scales(torch.ones(4, 3), swizzle="y"),
-    "A is a ScaledTensor: scale_a holds scales and has dtype float8_e4m3fn": lambda: with_scales(
-        float8(4, 19), ScaleMode.Blockwise1x16
-    ),
-    "A is a ScaledTensor: the epilogue calls scale_blocks, too": lambda: with_scales(
-        torch.ones(4, 3), epilogue=EpilogueArguments(ROWS, D=OUT, s=torch.ones(4, 3))
-    ),
-    "out is a ScaledTensor: kernels scale A and B only": lambda: GemmArguments(
+    "out is a ScaledTensor: kernels scale A and B only": GemmArguments(
         A8, B8, ScaledTensor(OUT, torch.ones(4, 1), (1, 6), NONE), "float32"
     ),
 }
@@ -388,9 +371,8 @@ SCALED = {
 
 @pytest.mark.parametrize("message", SCALED)
 def test_scaled_operands_that_no_kernel_reads(message):
-    arguments = SCALED[message]()
+    arguments = SCALED[message]
     assert cutlass_api.get_kernels(arguments) == []
-    plain = torch.ones(4, 3)
-    assert cutlass_api.get_kernels(with_scales(plain))
+    assert cutlass_api.get_kernels(with_scales(ONES))
     with pytest.raises(IndexError, match=message):
         cutlass_api.get_kernels(arguments)[0]
