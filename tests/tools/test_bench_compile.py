@@ -77,13 +77,9 @@ def test_a_row_has_every_method(measured) -> None:
     assert all(error < 2e-2 for error in row.errors.values())
     assert all(cases.kinds(calls) == (0, 3, 0) for calls in row.kernels.values())
     assert row.ratio == row.microseconds["compiled"] / row.microseconds["ours"]
-    assert [step.split(",")[0] for step in steps] == [
-        "mlp 4: compiled",
-        "mlp 4: again",
-        "mlp 4: ours",
-    ]
-    names = {f"mlp_4_{method}.py" for method in ("compiled", "again", "ours")}
-    assert {file.name for file in code.iterdir()} == names
+    compiled = ("compiled", "again", "ours")
+    assert [step.split(",")[0] for step in steps] == [f"mlp 4: {each}" for each in compiled]
+    assert {file.name for file in code.iterdir()} == {f"mlp_4_{each}.py" for each in compiled}
     cells = table([row])
     assert cells.pop("added us") == "", "NVGEMM has a model of its own"
     assert all(cells.values()) and cells["ours+ATEN+Triton"] == "0+3+0"
