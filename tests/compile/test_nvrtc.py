@@ -11,7 +11,7 @@ import stand_in
 from support.compiling import without_packages
 from support.helpers import run_python
 
-#: Prints the error of a compilation, or where NVRTC was found.
+#: Prints the error of a compilation, or the path of NVRTC.
 COMPILE = """
     import cutlass_api
     kernel = cutlass_api.get_kernels(cc=90)[0]

@@ -133,20 +133,17 @@ def test_spellings_mean_the_same(name):
     names = FUNCTIONS[name].names
     assert len(set(names)) == len(names)
     for spelling in names:
-        assert [traced(call) for call in calls(name, spelling)] == [
-            traced(call) for call in calls(name)
-        ]
+        assert list(map(traced, calls(name, spelling))) == list(map(traced, calls(name)))
 
 
 def test_functions_to_import_are_those_of_the_table():
     assert sorted(activation.__all__) == sorted(ACTIVATIONS)
-    functions = {name: getattr(fusion, name) for name in fusion.__all__}
+    functions = {
+        name: getattr(fusion, name) for name in {*fusion.__all__} - {"trace", "trace_in_out"}
+    }
     functions = {name: each for name, each in functions.items() if inspect.isfunction(each)}
-    for name in ("trace", "trace_in_out"):
-        del functions[name]
-    for name, function in (
-        functions | {each: getattr(activation, each) for each in ACTIVATIONS}
-    ).items():
+    functions |= {name: getattr(activation, name) for name in ACTIVATIONS}
+    for name, function in functions.items():
         parameters = inspect.signature(function).parameters
         for parameter, (names, needed) in zip(parameters, FUNCTIONS[name].parameters, strict=False):
             assert parameter in names or name == "scale_blocks"
