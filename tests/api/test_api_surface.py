@@ -219,13 +219,13 @@ def test_global_options(name):
 def test_scale_modes():
     assert library.ScaleMode.Blockwise1x16.value == (1, 1, 16)
     assert library.ScaleMode.Blockwise1x32.value == (1, 1, 32)
-    assert ScaleMode.Blockwise1x32 == (1, 32) == ScaleMode.Blockwise1x32
-    assert ScaleMode.Blockwise1x32 == (1, 1, 1, 32)
-    assert ScaleMode.Blockwise1x32 != (1, 16)
-    assert ScaleMode.Blockwise1x32 != (32, 1)
-    assert ScaleMode.Blockwise1x16 != ScaleMode.Blockwise1x32
-    assert hash(ScaleMode.Blockwise1x32) == hash(ScaleMode((1, 1, 32)))
-    assert {ScaleMode.Blockwise1x32: "found"}[1, 1, 32] == "found"
+    mode = ScaleMode.Blockwise1x32
+    for equal in ((1, 32), (1, 1, 32), (1, 1, 1, 32)):
+        assert mode == equal == mode
+    for other in ((1, 16), (32, 1), ScaleMode.Blockwise1x16):
+        assert mode != other
+    assert hash(mode) == hash(ScaleMode((1, 1, 32)))
+    assert {mode: "found"}[1, 1, 32] == "found"
     assert {mode.name for mode in ScaleSwizzleMode} == {"SwizzleNone", "Swizzle32x4x4"}
 
 
@@ -233,13 +233,9 @@ def test_scale_modes_behave_like_tuples():
     mode = ScaleMode.Blockwise1x32
     assert len(mode) == 3
     assert (mode[0], mode[-1], mode[1:]) == (1, 32, (1, 32))
-    assert list(mode) == [1, 1, 32]
-    assert 32 in mode
-    batch, rows, columns = mode
-    assert (batch, rows, columns) == (1, 1, 32)
+    assert [*mode] == [1, 1, 32] and 32 in mode
     with pytest.raises(IndexError):
         mode[3]
-    assert mode == (1, 1, 32)
     assert ScaleMode.Blockwise1x16 < mode <= (1, 32) < (2, 1, 1)
     assert mode > (1, 1, 1, 16)
     assert mode != [1, 1, 32]

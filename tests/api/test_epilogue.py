@@ -384,11 +384,12 @@ def test_the_reference_needs_no_compilation_and_can_be_bound():
     a, b, c, out = coarse(5, 6), coarse(6, 7), coarse(5, 7), torch.zeros(5, 7)
     args = fused(a, b, out, linear, C=c, alpha=2.0, beta=1.0)
     kernel = cutlass_api.get_kernels(args)[0]
-    with pytest.raises(TypeError, match="compiled_artifact is a int; pass the result"):
-        kernel.bind(args, 3)
-    on_gpu = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
-    with pytest.raises(ValueError, match="compiled_artifact is of another kernel"):
-        kernel.bind(args, on_gpu.compile(fake_fused(), cc=90))
+    on_gpu = cutlass_api.get_kernels(fake_fused(), cc=90)[0].compile(fake_fused(), cc=90)
+    for call in (kernel.bind, kernel.run):
+        with pytest.raises(TypeError, match="compiled_artifact is a int; pass the result"):
+            call(args, 3)
+        with pytest.raises(ValueError, match="compiled_artifact is of another kernel"):
+            call(args, on_gpu)
     launch = kernel.bind(args, kernel.compile(args))
     launch()
     assert_close(out, 2 * (a @ b) + c)

@@ -30,6 +30,7 @@ from support.eight_bits import (
     fused,
     integers,
     of_blocks,
+    product_of_blocks,
     spread,
     swizzled,
 )
@@ -51,9 +52,8 @@ def test_scaled_mm_of_blocks(rows, columns, k, out_dtype, device):
     scale_b = factors(*blocks((N, k), (columns, 128)), device=device).t()
     bias = torch.randn(N, device=device)
     out = scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)
-    left = a.double() * spread(scale_a, rows, 128, (M, k))
-    expected = left @ (b.double() * spread(scale_b, 128, columns, (k, N))) + bias
-    assert_close(out, expected)
+    expected = product_of_blocks(a, scale_a, (rows, 128), b, scale_b, (128, columns))
+    assert_close(out, expected + bias)
 
 
 @devices
@@ -63,11 +63,8 @@ def test_scales_of_blocks_beside_others(k, device):
     block_a, block_b = factors(M, 3, device=device), factors(3, 2, device=device)
     left = a.double() * spread(block_a, 1, 128, (M, k))
     right = b.double() * spread(block_b, 128, 128, (k, N))
-    half, column, row = (
-        torch.tensor(0.5, device=device),
-        factors(1, N, device=device),
-        factors(M, 1, device=device),
-    )
+    half = torch.tensor(0.5, device=device)
+    column, row = factors(1, N, device=device), factors(M, 1, device=device)
     for scales, expected in [
         ((block_a, half), 0.5 * (left @ b.double())),
         ((block_a, column), (left @ b.double()) * column),
@@ -82,9 +79,7 @@ def test_scaled_mm_of_mxfp8(k, device):
     a, b = float8(M, k, device=device), float8(N, k, device=device).t()
     scale_a = factors(M, 10, dtype=E8M0, device=device)
     scale_b = factors(10, N, dtype=E8M0, device=device)
-    expected = (a.double() * spread(scale_a, 1, 32, (M, k))) @ (
-        b.double() * spread(scale_b, 32, 1, (k, N))
-    )
+    expected = product_of_blocks(a, scale_a, (1, 32), b, scale_b, (32, 1))
     plain = scaled_mm(a, b, scale_a, scale_b, torch.float32)
     assert_close(plain, expected)
     tiles = swizzled(scale_a), swizzled(scale_b.t().contiguous())

@@ -61,10 +61,7 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]
         lambda m: tensors((m, m + 1, 64), (32, 64), (m, m + 1, 32)),
     ),
     "pair": (swiglu, lambda m: tensors((m, 256), (320, 256), (320, 256))),
-    "mixed": (
-        lambda x, w: x @ w.to(x.dtype),
-        lambda m: [*tensors((m, 128)), *integers((128, 96))],
-    ),
+    "mixed": (lambda x, w: x @ w.to(x.dtype), lambda m: [*tensors((m, 128)), *integers((128, 96))]),
     "mixed, fused": (
         lambda x, w, b: torch.relu(F.linear(x, w.to(x.dtype), b)),
         lambda m: [*tensors((m, 3, 128)), *integers((96, 128)), *tensors((96,))],
@@ -82,10 +79,7 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]
     ),
     "scaled": (scaled, lambda m: [*float8((m, 128), (96, 128)), *scales((), ())]),
     "scaled rows": (scaled, lambda m: [*float8((m, 128), (96, 128)), *scales((m, 1), (1, 96))]),
-    "scaled blocks": (
-        scaled,
-        lambda m: [*float8((m, 256), (256, 256)), *scales((m, 2), (2, 2))],
-    ),
+    "scaled blocks": (scaled, lambda m: [*float8((m, 256), (256, 256)), *scales((m, 2), (2, 2))]),
 }
 FUSED = ("activation", "batches", "batches of any size", "pair", "mixed, fused", "integers")
 REFERENCES = {scaled: scaled_reference, grouped: grouped_reference}

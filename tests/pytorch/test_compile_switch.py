@@ -18,13 +18,7 @@ from cutlass_api.inductor import _candidates, _integration, _torch
 from cutlass_api.inductor._fusion import ProductPass
 from support.helpers import run_python
 from support.pretended_gpu import Lowered, lower
-from support.torch_compile import (
-    W,
-    X,
-    is_ours,
-    relu_of_linear,
-    tensors,
-)
+from support.torch_compile import W, X, is_ours, relu_of_linear, tensors
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.custom_graph_pass import CustomGraphPass

@@ -9,16 +9,7 @@ from cutlass_api import quantize
 from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops import OPS, _quantize
 from support.helpers import run_python
-from support.quantized import (
-    INF,
-    INPUTS,
-    NAN,
-    VIEWS,
-    WAYS,
-    expanded,
-    grouped,
-    randn,
-)
+from support.quantized import INF, INPUTS, NAN, VIEWS, WAYS, expanded, grouped, randn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
@@ -138,10 +129,7 @@ def test_mx_blocks(input, output):
 
 @float8s
 def test_mx_saturates_and_marks_what_is_not_finite(output):
-    limit, power = {
-        torch.float8_e4m3fn: (448.0, 8),
-        torch.float8_e5m2: (57344.0, 15),
-    }[output]
+    limit, power = {torch.float8_e4m3fn: (448.0, 8), torch.float8_e5m2: (57344.0, 15)}[output]
     x = torch.zeros(7, 64)
     below = torch.tensor(2.0 ** (power + 1)).nextafter(torch.tensor(0.0))
     x[0, :4] = torch.tensor([below, -below, limit, 1.0])

@@ -39,6 +39,7 @@ from support.eight_bits import (
     fused,
     integers,
     one,
+    product_of_blocks,
     spread,
     swizzled,
 )
@@ -64,8 +65,7 @@ def test_both_factors(a_block, b_block, dtype, batch):
     # Shared by all matrices, and not contiguous.
     scale_b = factors(*blocks((K, N), b_block)[::-1], dtype=dtype).t()
     run(fused(a, b, out, BOTH.format(a_block, b_block), left=scale_a, right=scale_b))
-    left = a.double() * spread(scale_a, *a_block, (M, K))
-    expected = left @ (b.double() * spread(scale_b, *b_block, (K, N)))
+    expected = product_of_blocks(a, scale_a, a_block, b, scale_b, b_block)
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-3)
 
 
@@ -101,9 +101,8 @@ def test_a_grouped_product_has_scales_for_each_group():
         BOTH.format((16, 128), (128, 1)), D=out, left=scale_a, right=scale_b
     )
     run(GroupedGemmArguments(a, b, out, "float32", ends, epilogue=epilogue))
-    left = a.double() * spread(scale_a, 16, 128, (M, K))
-    right = b.double() * spread(scale_b, 128, 1, (K, N))
-    expected = torch.cat([left[:20] @ right[0], left[20:131] @ right[2]])
+    of_groups = product_of_blocks(a, scale_a, (16, 128), b, scale_b, (128, 1))
+    expected = torch.cat([of_groups[0, :20], of_groups[2, 20:131]])
     torch.testing.assert_close(out[:131].double(), expected, **CLOSE)
     assert out[131:].isnan().all()
 
@@ -299,9 +298,7 @@ def test_mxfp8(swizzle, mode):
     )
     arguments = GemmArguments(left, right, out, "float32")
     kernel = run(arguments)
-    expected = (a.double() * spread(scale_a, 1, 32, (M, K))) @ (
-        b.double() * spread(scale_b, 32, 1, (K, N))
-    )
+    expected = product_of_blocks(a, scale_a, (1, 32), b, scale_b, (32, 1))
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-3)
     assert arguments.A is left and arguments.epilogue is None
     metadata = kernel.metadata
@@ -322,9 +319,7 @@ def test_scaled_operands_before_an_epilogue():
     right = ScaledTensor(b, scale_b, (1, 128, 128), NONE)
     arguments = GemmArguments(left, right, out, "float32", epilogue=epilogue)
     kernel = run(arguments)
-    expected = (a.double() * spread(scale_a, 1, 128, (M, K))) @ (
-        b.double() * spread(scale_b, 128, 128, (K, N))
-    )
+    expected = product_of_blocks(a, scale_a, (1, 128), b, scale_b, (128, 128))
     torch.testing.assert_close(out.double(), (expected + bias).relu(), **CLOSE)
     assert arguments.epilogue is epilogue and kernel.metadata.supports(arguments)
     scale_b *= 2
@@ -339,9 +334,8 @@ def test_scaled_operands_of_groups():
     right = ScaledTensor(b, scale_b, (128, 128), NONE)
     ends = torch.tensor([100, M], dtype=torch.int32)
     run(GroupedGemmArguments(left, right, out, "float32", ends))
-    wide = a.double() * spread(scale_a, 1, 128, (M, K))
-    right = b.double() * spread(scale_b, 128, 128, (K, N))
-    expected = torch.cat([wide[:100] @ right[0], wide[100:] @ right[1]])
+    of_groups = product_of_blocks(a, scale_a, (1, 128), b, scale_b, (128, 128))
+    expected = torch.cat([of_groups[0, :100], of_groups[1, 100:]])
     torch.testing.assert_close(out.double(), expected, **CLOSE)
 
 

@@ -321,16 +321,6 @@ def test_an_artifact_is_optional_and_takes_no_compiler():
         artifact.to_bytes()
 
 
-def test_another_kernels_artifact_is_refused():
-    args = GemmArguments(coarse(4, 4), coarse(4, 4), torch.zeros(4, 4), "float32")
-    (kernel,) = cutlass_api.get_kernels(args)
-    other = next(k for k in REFERENCE if k is not kernel)
-    with pytest.raises(ValueError, match="another kernel"):
-        kernel.run(args, cutlass_api.artifact.CompiledArtifact(None, other))
-    with pytest.raises(TypeError, match="compiled_artifact is a str"):
-        kernel.run(args, "artifact")
-
-
 def test_several_threads():
     problems = []
     for index in range(8):

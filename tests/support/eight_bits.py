@@ -19,6 +19,12 @@ def spread(scales, rows, columns, shape):
     return wide[..., : shape[0], : shape[1]]
 
 
+def product_of_blocks(a, scale_a, block_a, b, scale_b, block_b):
+    """A @ B in float64, of matrices whose blocks are multiplied by scales."""
+    left = a.double() * spread(scale_a, *block_a, a.shape[-2:])
+    return left @ (b.double() * spread(scale_b, *block_b, b.shape[-2:]))
+
+
 def number(scales):
     if scales.dtype is not E8M0:
         return scales.double()

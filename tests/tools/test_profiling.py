@@ -52,10 +52,7 @@ def test_counts_are_checked(options, message):
 
 
 COMPARED = Comparison(
-    {
-        "torch": Timing((4.0, 1.0, 3.0, 2.0, 5.0), "a GPU"),
-        "<ours>": Timing((2.0,) * 5, "a GPU"),
-    }
+    {"torch": Timing((4.0, 1.0, 3.0, 2.0, 5.0), "a GPU"), "<ours>": Timing((2.0,) * 5, "a GPU")}
 )
 
 
