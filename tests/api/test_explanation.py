@@ -1,15 +1,9 @@
 """`explain`, `kernel.estimate`, and what an empty list of kernels says."""
 
 import cutlass_api
-import numpy as np
 import pytest
 import torch
-from support.helpers import fake_gemm
-
-
-def cpu_gemm():
-    a, b, out = (np.ones((16, 16), dtype=np.float32) for _ in range(3))
-    return cutlass_api.arguments.GemmArguments(a, b, out, "float32")
+from support.helpers import cpu_gemm, fake_gemm
 
 
 def test_explain_prints_families_and_the_first_kernels(capsys):

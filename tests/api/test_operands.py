@@ -32,15 +32,11 @@ EXTENSIONS = {
 }
 
 
-def numpy_dtype(dtype):
-    return np.dtype(EXTENSIONS.get(dtype) or str(dtype).removeprefix("torch."))
-
-
 def as_numpy(tensor):
     """A NumPy array over the same memory, with the types of ml_dtypes where NumPy has none."""
     if tensor.dtype in EXTENSIONS:
         bits = torch.uint8 if tensor.element_size() == 1 else torch.int16
-        return tensor.view(bits).numpy().view(numpy_dtype(tensor.dtype))
+        return tensor.view(bits).numpy().view(EXTENSIONS[tensor.dtype])
     return tensor.numpy()
 
 

@@ -10,7 +10,7 @@ import torch
 from cutlass_api.arguments import GemmArguments
 from cutlass_api.artifact import CompiledArtifact
 from cutlass_api.metadata import DenseTensorAttributes, GemmOperandsMetadata, KernelMetadata
-from support.helpers import fake, run_python
+from support.helpers import fake_gemm, run_python
 
 
 def describe(cls, name="mine_gemm_f32"):
@@ -179,20 +179,16 @@ def test_metadata_of_built_in_kernels_is_not_replaced():
     run_python(code)
 
 
-def fakes_on_a_gpu():
-    return GemmArguments(*(fake(4, 4, dtype=torch.float32) for _ in range(3)), "float32")
-
-
-@pytest.mark.parametrize("make", [args_of, fakes_on_a_gpu])
-def test_a_run_without_a_stream_receives_the_current_one(make):
+@pytest.mark.parametrize("args", [args_of(), fake_gemm(4, 4, 4, torch.float32)])
+def test_a_run_without_a_stream_receives_the_current_one(args):
     class Streams(TorchKernel):
         def _run(self, args, compiled_artifact, stream, workspace=None):
             self.calls.append(stream)
 
     kernel = Streams(describe(Streams))
-    kernel.run(make(), stream=None)
+    kernel.run(args, stream=None)
     assert cutlass_api.utils.to_cuda_stream(kernel.calls[-1]) == 0
-    kernel.run(make(), stream=77)
+    kernel.run(args, stream=77)
     assert kernel.calls[-1] == 77
 
 

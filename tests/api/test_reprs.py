@@ -13,7 +13,7 @@ from cutlass_api import _core, arguments, metadata, profiling, tuning
 from cutlass_api.arguments import GemmArguments, PerformanceControls
 from cutlass_api.inductor import Options
 from cutlass_api.utils import TensorWrapper
-from support.helpers import fake, fake_gemm
+from support.helpers import fake, fake_gemm, fake_grouped
 from support.shown import (
     RESULT,
     STORED,
@@ -187,7 +187,7 @@ SHOWN = {
         ("GemmOperandsMetadata(A=DenseTensorAttributes(dtype=DType('", "accumulator_type=DType('"),
     ),
     "GroupedGemmOperandsMetadata": (
-        lambda: kernel("sm90", grouped_on_gpu()).metadata.operands,
+        lambda: kernel("sm90", fake_grouped()).metadata.operands,
         ("GroupedGemmOperandsMetadata(A=", "offsets=", "accumulator_type=DType('float32'))"),
     ),
     "ElementwiseOperandsMetadata": (
@@ -232,12 +232,6 @@ SHOWN = {
 #: because they need a device.
 ELSEWHERE = {"KernelOperand", "CudaBenchmark", "TimedLaunches", "TuningBenchmark"}
 TABLES = {"Comparison", "TuningResult"}
-
-
-def grouped_on_gpu():
-    half, offsets = torch.float16, fake(2, dtype=torch.int32)
-    a, b, out = fake(64, 64, dtype=half), fake(2, 64, 64, dtype=half), fake(64, 64, dtype=half)
-    return arguments.GroupedGemmArguments(a, b, out, "float32", offsets)
 
 
 def public_classes():

@@ -50,14 +50,9 @@ def test_stride_orders(shape, stride, order, rank, leading):
     tensor = torch.empty_strided(shape, stride)
     assert utils.leading_dim(tensor) == leading
     assert utils.leading_dim(DenseTensor(tensor)) == leading
-    if leading is not None:
-        assert (
-            utils.leading_dim(np.lib.stride_tricks.as_strided(*strided(shape, stride))) == leading
-        )
-
-
-def strided(shape, stride):
-    return np.zeros(256, np.float32), shape, [4 * step for step in stride]
+    steps = [4 * step for step in stride]
+    array = np.lib.stride_tricks.as_strided(np.zeros(256, np.float32), shape, steps)
+    assert leading is None or utils.leading_dim(array) == leading
 
 
 @pytest.mark.parametrize(

@@ -98,14 +98,11 @@ def test_casts_are_part_of_the_epilogue(dtype, between, stored, enabled) -> None
     assert_close(out, lambda x, w: torch.tanh(F.linear(x, w)), inputs)
 
 
-def trained(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return F.gelu(F.linear(x, w, b))
-
-
 def test_training_has_ours_forward_and_backward(enabled) -> None:
     """The backward pass needs the sum before GELU: only what follows it can be fused."""
     inputs = tensors(X, W, (128,))
-    forward, backward = lower_training(trained, inputs, prefers=is_ours)
+    function, _, _ = EPILOGUES["bias and exact gelu"]
+    forward, backward = lower_training(function, inputs, prefers=is_ours)
     for lowered, products in (forward, 1), (backward, 2):
         calls = lowered.call.count("extern_kernels.cutlass_api_")
         assert len(lowered.choices) == calls == products
@@ -114,7 +111,7 @@ def test_training_has_ours_forward_and_backward(enabled) -> None:
 
 def test_training_fuses_what_the_backward_pass_does_not_need(enabled) -> None:
     """The gradient of ReLU needs its result, and that of the scale nothing."""
-    forward, _ = lower_training(lambda x, w: relu_of_linear(x, w), tensors(X, W), prefers=is_ours)
+    forward, _ = lower_training(relu_of_linear, tensors(X, W), prefers=is_ours)
     assert forward.code.count("epilogue='def epilogue") == 1
 
 

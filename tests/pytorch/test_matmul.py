@@ -72,10 +72,8 @@ def test_integers_and_other_dtypes(device):
     assert torch.equal(result.cpu(), a.cpu().int() @ b.cpu().int())
     half = torch.randn(16, 32, device=device).half()
     assert cutlass_api.matmul(half, half.mT, accumulator_type=torch.float16).dtype == torch.float16
-    assert (
-        cutlass_api.matmul(half.to(torch.float8_e4m3fn), half.to(torch.float8_e4m3fn).mT).dtype
-        == torch.bfloat16
-    )
+    float8 = half.to(torch.float8_e4m3fn)
+    assert cutlass_api.matmul(float8, float8.mT).dtype == torch.bfloat16
 
 
 @devices
@@ -119,10 +117,7 @@ def test_batch_dimensions_that_do_not_broadcast():
 
 @devices
 def test_output_dtypes(device):
-    a, b = (
-        torch.randn(8, 16, device=device).bfloat16(),
-        torch.randn(16, 8, device=device).bfloat16(),
-    )
+    a, b = (torch.randn(shape, device=device).bfloat16() for shape in ((8, 16), (16, 8)))
     result = cutlass_api.matmul(a, b, out_dtype=torch.float32)
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, a.float() @ b.float(), rtol=1e-5, atol=1e-5)
@@ -179,20 +174,18 @@ def test_further_outputs_of_an_epilogue_are_written(device):
 
 
 def test_operands_of_an_epilogue_are_checked():
-    a = torch.ones(4, 4)
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'bias'.*epilogue="):
-        cutlass_api.matmul(a, a, bias=a)
-    with pytest.raises(TypeError, match=r"^scale is missing"):
-        cutlass_api.matmul(a, a, epilogue=bias_relu, bias=a)
-    with pytest.raises(TypeError, match=r"^other is neither a parameter"):
-        cutlass_api.matmul(a, a, epilogue=bias_relu, bias=a, scale=1, other=1)
-    with pytest.raises(TypeError, match=r"^D is neither a parameter"):
-        cutlass_api.matmul(a, a, epilogue=bias_relu, bias=a, scale=1, D=a)
-    a.requires_grad_()
-    with pytest.raises(TypeError, match=r"takes bias, scale, but bias is passed"):
-        cutlass_api.matmul(a, a, epilogue=bias_relu, bias=a)
-    with pytest.raises(TypeError, match=r"bias is passed without an epilogue"):
-        cutlass_api.matmul(a, a, bias=a)
+    a, watched = torch.ones(4, 4), torch.ones(4, 4, requires_grad=True)
+    fused = {"epilogue": bias_relu, "bias": a}
+    for x, given, message in (
+        (a, {"bias": a}, r"unexpected keyword argument 'bias'.*epilogue="),
+        (a, fused, r"^scale is missing"),
+        (a, fused | {"scale": 1, "other": 1}, r"^other is neither a parameter"),
+        (a, fused | {"scale": 1, "D": a}, r"^D is neither a parameter"),
+        (watched, fused, r"takes bias, scale, but bias is passed"),
+        (watched, {"bias": a}, r"bias is passed without an epilogue"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            cutlass_api.matmul(x, a, **given)
 
 
 @devices
@@ -257,9 +250,8 @@ def test_traces(kind):
     traced = TRACES[kind](function)(a)
     other = torch.randn(2, 4, 8)
     torch.testing.assert_close(traced(other), function(other))
-    torch.testing.assert_close(
-        traced(other), 2 * (other @ b) + torch.relu((other @ b) * 0.5 + bias)
-    )
+    expected = 2 * (other @ b) + torch.relu((other @ b) * 0.5 + bias)
+    torch.testing.assert_close(traced(other), expected)
 
 
 def test_modes_see_the_product():
@@ -288,10 +280,8 @@ def test_vmap(in_dims):
 @devices
 def test_autograd_sees_what_was_written(device):
     a, b = torch.randn(4, 8, device=device), torch.randn(8, 6, device=device)
-    weight, saved = (
-        torch.randn(4, 6, device=device, requires_grad=True),
-        torch.zeros(4, 6, device=device),
-    )
+    weight = torch.randn(4, 6, device=device, requires_grad=True)
+    saved = torch.zeros(4, 6, device=device)
     loss = (weight * saved).sum()
     cutlass_api.matmul(a, b, out=saved)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
