@@ -33,17 +33,24 @@ pub struct Types {
 
 impl Types {
     /// The class of the operands.
+    #[inline]
     pub fn class(self) -> ProductClass {
-        use Class::{Double, Float8, Half, Integer8, Integer32, Single};
-        match (self.a.class(), self.b.class()) {
-            (Some(Double), Some(Double)) => ProductClass::Double,
-            (Some(Single), Some(Single)) => ProductClass::Single,
-            (Some(Half), Some(Half)) => ProductClass::Half,
-            (Some(Float8), Some(Float8)) => ProductClass::Float8,
-            (Some(Integer8), Some(Integer8)) => ProductClass::Integer8,
-            (Some(Integer32), Some(Integer32)) => ProductClass::Integer32,
-            (Some(Half), Some(Integer8)) | (Some(Integer8), Some(Half)) => ProductClass::Mixed,
-            _ => ProductClass::Unserved,
+        let (Some(a), Some(b)) = (self.a.class(), self.b.class()) else {
+            return ProductClass::Unserved;
+        };
+        match a {
+            Class::Half if b == Class::Integer8 => ProductClass::Mixed,
+            Class::Integer8 if b == Class::Half => ProductClass::Mixed,
+            _ if a != b => ProductClass::Unserved,
+            Class::Double => ProductClass::Double,
+            Class::Single => ProductClass::Single,
+            Class::Half => ProductClass::Half,
+            Class::Float8 => ProductClass::Float8,
+            Class::Integer8 => ProductClass::Integer8,
+            Class::Integer32 => ProductClass::Integer32,
+            Class::Float6 | Class::Float4 | Class::Integer4 | Class::Scale => {
+                ProductClass::Unserved
+            }
         }
     }
 

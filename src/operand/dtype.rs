@@ -131,12 +131,12 @@ macro_rules! elements {
                 }
             }
 
-            /// The class of this type, if kernels compute with it.
+            /// The class of this type. `None`: the type is not in the table.
             #[inline(always)]
-            fn computed_class(self) -> Option<Class> {
+            pub fn class(self) -> Option<Class> {
                 match self {
                     $(DType::$variant => Some(Class::$class),)*
-                    DType::Other { .. } => None,
+                    DType::Other { .. } => self.described_class(),
                 }
             }
 
@@ -295,9 +295,9 @@ impl DType {
         }
     }
 
-    /// The class of this type. `None`: the type is not in the table.
-    pub fn class(self) -> Option<Class> {
-        self.computed_class().or_else(|| self.element().map(|row| row.class))
+    #[cold]
+    fn described_class(self) -> Option<Class> {
+        self.element().map(|row| row.class)
     }
 
     /// The name in CUDA code and in kernel names: `f16`, `bf16`, `e4m3`, `s8`.
@@ -320,12 +320,12 @@ impl DType {
 
     /// Whether kernels compute with this type and values are floats of 8 bits.
     pub fn is_float8(self) -> bool {
-        self.computed_class() == Some(Class::Float8)
+        self.is_computed() && self.class() == Some(Class::Float8)
     }
 
     /// Whether kernels compute with this type and values are integers.
     pub fn is_integer(self) -> bool {
-        matches!(self.computed_class(), Some(Class::Integer8 | Class::Integer32))
+        matches!(self.class(), Some(Class::Integer8 | Class::Integer32))
     }
 }
 

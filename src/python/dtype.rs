@@ -103,6 +103,10 @@ impl PyElement {
     fn accumulators(&self) -> Vec<PyDType> {
         self.0.accumulators.iter().copied().map(PyDType).collect()
     }
+
+    fn __repr__(&self) -> String {
+        format!("ElementType({}, {} bits)", self.0.name, self.0.bits)
+    }
 }
 
 /// The table of element types.

@@ -194,6 +194,11 @@ SHOWN = {
         lambda: Square.operands,
         ("ElementwiseOperandsMetadata(A=", "B=", "out="),
     ),
+    "ElementType": (lambda: _core.ELEMENT_TYPES[2], "ElementType(float16, 16 bits)"),
+    "EpilogueFunction": (
+        lambda: next(each for each in _core.epilogue_functions() if "silu" in each.names),
+        "EpilogueFunction(silu, swish)",
+    ),
     "DesignMetadata": (metadata.DesignMetadata, "DesignMetadata()"),
     "BLASDesignMetadata": (
         lambda: metadata.BLASDesignMetadata((64, 64, 32), (1, 1, 1)),

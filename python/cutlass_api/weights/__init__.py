@@ -5,3 +5,5 @@ combines an element type with scales. ``_kernels.py`` enqueues ``kernels/quantiz
 operators of :mod:`cutlass_api.ops` and the functions of :mod:`cutlass_api.quantize` read these
 records. Private until a format has a public class.
 """
+
+__all__: list[str] = []

@@ -34,6 +34,13 @@ pub struct EpilogueFunction {
     derivative: Option<&'static str>,
 }
 
+#[pymethods]
+impl EpilogueFunction {
+    fn __repr__(&self) -> String {
+        format!("EpilogueFunction({})", self.names.join(", "))
+    }
+}
+
 /// The functions that an epilogue may call.
 #[pyfunction]
 pub fn epilogue_functions(py: Python<'_>) -> PyResult<Vec<EpilogueFunction>> {
