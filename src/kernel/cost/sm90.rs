@@ -201,7 +201,8 @@ fn estimate_tiles(
     }
     // A cluster of a cluster split computes one tile: it exchanges all partial sums before it
     // stores, and the next wave begins after its end.
-    let ends = (FITTED_TILE_END + FITTED_SUM_END * config.sums_of_thread() * split) * sharing_ends;
+    let sums = config.sums_of_thread();
+    let ends = (FITTED_TILE_END + FITTED_SUM_END * sums * split) * sharing_ends;
     let (work, ends_of_all) = if split > 1.0 {
         let adding = FITTED_SPLIT
             + FITTED_SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split
@@ -211,8 +212,7 @@ fn estimate_tiles(
     } else {
         let next_ends = match config.schedule {
             Schedule::Cooperative => {
-                (FITTED_NEXT_TILE_END + FITTED_NEXT_SUM_END * config.sums_of_thread())
-                    * sharing_ends
+                (FITTED_NEXT_TILE_END + FITTED_NEXT_SUM_END * sums) * sharing_ends
             }
             Schedule::PingPong => FITTED_PING_PONG_END * ends,
         };
@@ -220,7 +220,6 @@ fn estimate_tiles(
         let work = blocks * multiplied.max(loaded) + ends + (waves - 1.0) * next;
         (work, ends + (waves - 1.0) * next_ends)
     };
-    let sums = config.sums_of_thread();
     let mut work = work + epilogue_seconds(is_fused, config.schedule, sums, waves);
     // Up to 16 columns, a tile's store is one step.
     if config.swapped && waves > 1.0 && tile_n > 16.0 {

@@ -50,10 +50,11 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let memory = bytes / (FITTED_MEMORY_RATE * scale.memory);
     let together = overlapped([work, from_cache, memory]);
     // With fewer slices of K than reducer CTAs, some CTAs reduce several shares of the columns.
-    let added = config.sums_of_thread() * (reducers / splits).ceil();
+    let sums = config.sums_of_thread();
+    let added = sums * (reducers / splits).ceil();
     let epilogue = epilogue_seconds(is_fused, Schedule::Cooperative, added, 1.0);
     let exchange = FITTED_EXCHANGE
-        + FITTED_SUM_STORED * config.sums_of_thread() * reducers
+        + FITTED_SUM_STORED * sums * reducers
         + FITTED_SUM_ADDED * splits * added
         + split_seconds(types);
     let clusters = config.tiles(problem) as f64 * splits;

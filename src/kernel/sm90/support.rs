@@ -105,11 +105,15 @@ impl Sm90 {
         const LEAST_BLOCKS: u32 = 32;
         /// Most tiles of a cluster split.
         const MOST_TILES: u64 = 3 * Target::H100.multiprocessors as u64 / 2;
+        if self.split == 1 {
+            return Ok(());
+        }
         // Packed operands, and those of other than 16 bits, need every tile: there are few for
         // them.
-        let is_plain = !self.packed.contains(&true)
-            && [&problem.a, &problem.b].iter().all(|view| view.dtype.class() == Some(Class::Half));
-        if self.split == 1 || !(self.over_grid || is_plain) {
+        let is_half = |view: &View| view.dtype.class() == Some(Class::Half);
+        let is_plain =
+            || !self.packed.contains(&true) && is_half(&problem.a) && is_half(&problem.b);
+        if !self.over_grid && !is_plain() {
             return Ok(());
         }
         let limit = if self.over_grid { self.clusters_on_h100() / 2 } else { MOST_TILES };
