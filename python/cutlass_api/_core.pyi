@@ -116,6 +116,9 @@ class ElementType:
     def is_packed(self) -> bool:
         """Whether a byte holds two elements."""
     @property
+    def cuda_name(self) -> str:
+        """The name in CUDA code; empty if kernels have no such type."""
+    @property
     def xla_code(self) -> int:
         """The code in XLA's FFI; 0 if XLA has no such type."""
     @property

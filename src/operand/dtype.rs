@@ -67,7 +67,8 @@ macro_rules! elements {
     (
         computed {
             $($variant:ident: $name:literal, $cuda:literal $builtin:literal, $class:ident
-                $bits:literal $significand:literal $storage:ident, $dlpack:ident, $xla:literal, $cutlass:literal,
+                $bits:literal $significand:literal $storage:ident, $dlpack:ident, $xla:literal,
+                $cutlass:literal,
                 $aliases:tt, [$($accumulator:ident)*], $tensor_cores:literal,
                 $note:literal;)*
         }

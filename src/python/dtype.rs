@@ -85,6 +85,12 @@ impl PyElement {
         self.0.storage == Storage::Pairs
     }
 
+    /// The name in CUDA code; empty if kernels have no such type.
+    #[getter]
+    fn cuda_name(&self) -> &'static str {
+        self.0.cuda
+    }
+
     /// The code in XLA's FFI; 0 if XLA has no such type.
     #[getter]
     fn xla_code(&self) -> u32 {

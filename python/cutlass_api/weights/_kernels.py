@@ -8,23 +8,11 @@ import torch
 from torch import Tensor
 
 from cutlass_api._core import CudaFunction
-from cutlass_api._dtypes import E8M0
+from cutlass_api._dtypes import CUDA_NAMES
 from cutlass_api.cuda import cuda_kernel
 from cutlass_api.utils import ceil_div
 from cutlass_api.weights._formats import Fields
 from cutlass_api.weights._scales import SWIZZLED_TILE, WHOLE, Block, padded
-
-#: The element types in C++.
-CUDA_TYPES = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "e4m3",
-    torch.float8_e5m2: "e5m2",
-    torch.int8: "s8",
-    torch.uint8: "u8",
-    E8M0: "e8m0",
-}
 
 
 class Tile(NamedTuple):
@@ -113,7 +101,7 @@ class Launch(NamedTuple):
     def program(self, name: str, *arguments: str, has_output: bool = True) -> CudaFunction:
         """A kernel: its types, further template arguments, and those of the tile."""
         tensors = (self.input, self.out.values) if has_output else (self.input,)
-        types = [CUDA_TYPES[each.dtype] for each in tensors]
+        types = [CUDA_NAMES[each.dtype] for each in tensors]
         of_tile = self.tile.parameters(self.is_aligned)
         return program(f"{name}<{', '.join([*types, *arguments, of_tile])}>", self.tile.threads)
 
@@ -186,7 +174,7 @@ def launch_groups(one: Launch, block: Block) -> None:
     column_ctas = ceil_div(along_columns, cta_columns // width)
     kernel = one.program(
         "groups",
-        *(CUDA_TYPES[scales.dtype], cpp(is_swizzled)),
+        *(CUDA_NAMES[scales.dtype], cpp(is_swizzled)),
         *(f"quantize::{group}", cpp(WHOLE not in block), str(across)),
     )
     counts = (one.columns, *steps, outer, deep, cta_rows, cta_columns, column_ctas)
