@@ -20,7 +20,8 @@ Each function returns ``(quantized, scales)`` with ``input`` close to ``quantize
   NaN in the whole group.
 - :func:`per_mx_block` and :func:`per_group_asymmetric` compute other scales, and describe them.
 - ``quantized`` is row-major, or column-major if ``input`` is.
-- The functions trace and compile with ``fullgraph=True``. They have no gradients.
+- The functions trace and compile with ``fullgraph=True``. They have no gradients:
+  backward raises RuntimeError.
 
 The kernels are in ``kernels/quantize.cuh``. Importing this module imports torch.
 """

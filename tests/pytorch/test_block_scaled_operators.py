@@ -17,7 +17,6 @@ from support.eight_bits import (
     BOTH,
     E4M3,
     E8M0,
-    ROWS,
     K,
     M,
     N,
@@ -305,19 +304,6 @@ def test_vmap():
     x, w, scale = torch.randn(3, 20, 64).half(), integers(64, 24), factors(4, 24)
     ours = torch.vmap(lambda x: mixed_mm(x, w, scale))(x)
     assert torch.equal(ours, torch.stack([mixed_mm(each, w, scale) for each in x]))
-
-
-def test_gradients_are_refused():
-    x, w = torch.randn(4, 64, dtype=torch.float16, requires_grad=True), integers(64, 6)
-    message = "mixed_mm has no derivative with scales of groups or zero points"
-    for scale, zero in [(factors(4, 6), None), (factors(6), integers(6))]:
-        with pytest.raises(RuntimeError, match=message):
-            mixed_mm(x, w, scale, zero_point=zero)
-    a, b = A8.clone().requires_grad_(), B8.expand(1, 300, 6)
-    with pytest.raises(RuntimeError, match="scaled_grouped_mm has no derivative"):
-        scaled_grouped_mm(a, b, *[torch.tensor(1.0)] * 2, torch.tensor([4], dtype=torch.int32))
-    with pytest.raises(RuntimeError, match="mm_epilogue has no derivative for scale_blocks"):
-        cutlass_api.matmul(x, x.t(), epilogue=ROWS, s=torch.ones(4, 1))
 
 
 ONE = torch.ones(())

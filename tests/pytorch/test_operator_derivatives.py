@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cutlass_api.ops import OPERATORS
-from cutlass_api.ops._operator import Gradient, Through
+from cutlass_api.ops._operator import Gradient
 from support.operator_calls import EVERY, F8, integers, operator_of, randn, seed  # noqa: F401
 from torch import func
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 DIFFERENTIABLE = {
     name: EVERY[name]
     for name, operator in OPERATORS.items()
-    if isinstance(operator.gradient, (Gradient, Through))
+    if isinstance(operator.gradient, Gradient)
 } | {"mixed_mm": lambda t: (t(4, 8).bfloat16(), integers(8, 6))}
 differentiable = pytest.mark.parametrize("name", DIFFERENTIABLE)
 

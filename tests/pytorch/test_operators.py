@@ -210,12 +210,6 @@ def test_mixed_mm_differentiates_twice(order, scale, batch):
         assert (mine - theirs).norm() <= 2e-2 * theirs.norm()
 
 
-def test_mixed_mm_has_no_gradient_for_its_scale():
-    a, b = randn(8, 8, dtype=torch.float16), integers(8, 8)
-    with pytest.raises(RuntimeError, match="cutlass_api::mixed_mm has no derivative for scale"):
-        OPS.mixed_mm(a, b, randn(8, requires_grad=True))
-
-
 @pytest.mark.parametrize("scales", [((), ()), ((1, 1), (1,)), ((16, 1), (1, 32)), ((16, 1), ())])
 @pytest.mark.parametrize("out_dtype", [None, torch.bfloat16, torch.float32])
 def test_opcheck_of_scaled_mm(scales, out_dtype):

@@ -10,9 +10,19 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
-from cutlass_api.ops._operator import DEVICES, LIBRARY, OPS, Call, Gradient, Operator, Through
+from cutlass_api.ops._operator import (
+    DEVICES,
+    LIBRARY,
+    OPS,
+    Call,
+    Gradient,
+    NoDerivative,
+    Operator,
+    no_other,
+)
 
 #: Why the overloads `out` have no gradient.
 NO_OUT_GRADIENT = "does not support autograd, but an operand requires grad: omit out"
@@ -24,26 +34,32 @@ def register(operator: Operator) -> None:
     ``torch.library.register_autograd`` would drop tangents, raise inside of ``torch.func.grad``,
     and build the autograd function now, which takes longer than all else.
     """
-    gradient = operator.gradient
+    stores = operator.gradient.stores if isinstance(operator.gradient, Gradient) else no_other
     recorded = cache(lambda: autograd_function(operator))
 
-    def refused(keyset: Any, args: Any, options: Any) -> Any:
-        raise RuntimeError(f"cutlass_api::{operator.name} {gradient}")
+    def differentiated(keyset: Any, args: Any, options: Any) -> Any:
+        other = stores(operator.bind(args, options))
+        if other is not None and not is_observed():
+            return getattr(OPS, other)(*args, **options)[0]
+        return recorded()(keyset, args, options)
 
     def refused_out(keyset: Any, args: Any, options: Any) -> Any:
         raise RuntimeError(f"cutlass_api::{operator.name}.out {NO_OUT_GRADIENT}")
 
-    def differentiated(keyset: Any, args: Any, options: Any) -> Any:
-        return recorded()(keyset, args, options)
-
-    def through(keyset: Any, args: Any, options: Any) -> Any:
-        assert isinstance(gradient, Through)
-        return getattr(OPS, gradient.name)(*args, **options)[0]
-
-    kinds = {Gradient: differentiated, Through: through, str: refused}
-    add_kernel(operator.name, operator.overload, kinds[type(gradient)])
+    add_kernel(operator.name, operator.overload, differentiated)
     if operator.has_out:
         add_kernel(f"{operator.name}.out", getattr(OPS, operator.name).out, refused_out)
+
+
+def is_observed() -> bool:
+    """Whether a dispatch mode of the user is active, which may replace the results of operators, as
+    those of selective checkpointing do. torch's tracers have a key, and its counter counts all.
+    """
+    return any(
+        getattr(mode, "_mode_key", None) is None
+        and type(mode).__module__ != "torch.utils.flop_counter"
+        for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 def add_kernel(name: str, overload: Any, differentiate: Callable[..., Any]) -> None:
@@ -80,7 +96,7 @@ def below_autograd(overload: Any, keyset: Any, *args: Any, **options: Any) -> An
 def autograd_function(operator: Operator) -> Callable[..., Any]:
     """A function of the dispatch keys and the arguments that records a call for autograd."""
     gradient, overload = operator.gradient, operator.overload
-    assert isinstance(gradient, Gradient)
+    returns_list = str(overload._schema.returns[0].type) == "List[Tensor]"
 
     def forward(ctx: Any, keyset: Any, lengths: Sequence[int | None], *leaves: Any) -> Any:
         values = grouped(leaves, lengths)
@@ -92,12 +108,25 @@ def autograd_function(operator: Operator) -> Callable[..., Any]:
                 stack.enter_context(torch.enable_grad())
                 stack.enter_context(forward_ad._set_fwd_grad_enabled(True))
             output = below_autograd(overload, keyset, *args, **options)
-        gradient.save(ctx, Call(operator, values), output)
-        ctx.lengths = lengths
-        return output
+        ctx.lengths, ctx.refusal = lengths, None
+        try:
+            if isinstance(gradient, str):
+                raise NoDerivative(gradient)
+            gradient.save(ctx, Call(operator, values), output)
+        except NoDerivative as refusal:
+            ctx.refusal = refusal
+            ctx.shapes = [x.shape if isinstance(x, Tensor) else None for x in leaves]
+        return tuple(output) if returns_list else output
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        needs = Call(operator, grouped(ctx.needs_input_grad[2:], ctx.lengths))
+        wanted = ctx.needs_input_grad[2:]
+        needs = Call(operator, grouped(wanted, ctx.lengths))
+        if ctx.refusal is not None:
+            message = refusal_of(operator, needs, ctx.refusal)
+            grad = next(grad for grad in grads if grad is not None)
+            pairs = zip(wanted, ctx.shapes, strict=True)
+            return None, None, *(REFUSED(grad, s, message) if w else None for w, s in pairs)
+        assert isinstance(gradient, Gradient)
         gradients = gradient.backward(ctx, needs, *grads)
         values = [gradients.pop(name, None) for name in operator.names]
         assert not gradients, f"gradients of unknown arguments: {list(gradients)}"
@@ -145,6 +174,33 @@ def grouped(leaves: Sequence[Any], lengths: Sequence[int | None]) -> list[Any]:
 
 
 # ---- refusals ------------------------------------------------------------------------------------
+
+# Stands for a gradient that does not exist. It raises when it runs: compiled code whose backward
+# never runs computes, as eager code does.
+REFUSALS = torch.library.Library("cutlass_api_autograd", "DEF")
+REFUSALS.define("refuse(Tensor grad, SymInt[] shape, str message) -> Tensor")
+REFUSED: Any = torch.ops.cutlass_api_autograd.refuse.default
+
+
+def refuse_gradient(grad: Tensor, shape: Sequence[int], message: str) -> Tensor:
+    raise RuntimeError(message)
+
+
+def refused_gradient(grad: Tensor, shape: Sequence[int], message: str) -> Tensor:
+    return grad.new_empty(shape)
+
+
+REFUSALS.impl("refuse", refuse_gradient, "CompositeExplicitAutograd")
+torch.library.register_fake("cutlass_api_autograd::refuse", refused_gradient, lib=REFUSALS)
+
+
+def refusal_of(operator: Operator, needs: Call, refusal: NoDerivative) -> str:
+    required = [name for name in operator.tensors if any(tree_leaves(getattr(needs, name)))]
+    names = " and ".join(refusal.names or required)
+    return (
+        f"cutlass_api::{operator.name} has no derivative for {names}{refusal.condition}: detach "
+        f"{names}, or {refusal.advice}"
+    )
 
 
 def refuse_tangents(name: str, *arguments: Any) -> None:

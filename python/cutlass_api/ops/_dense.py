@@ -10,7 +10,7 @@ from torch import Tensor
 from cutlass_api._dtypes import FLOAT8
 from cutlass_api.ops import _epilogues, _labels, _vmap
 from cutlass_api.ops._library import empty, launch, refuse
-from cutlass_api.ops._operator import OPS, Call, Gradient, Operator
+from cutlass_api.ops._operator import OPS, Call, Gradient, NoDerivative, Operator
 
 
 def mm(
@@ -115,12 +115,9 @@ def factor_gradients(
 
 
 def check_differentiable(call: Call) -> None:
-    for tensor in call.factors:
+    for name, tensor in zip(call.operator.factors, call.factors, strict=True):
         if tensor.requires_grad and tensor.dtype in FLOAT8:
-            raise RuntimeError(
-                f"cutlass_api::{call.operator.name}: an operand of {tensor.dtype} requires grad, "
-                "but gradients in float8 would be too coarse: detach it, or pass a wider dtype"
-            )
+            raise NoDerivative("pass a wider dtype", f" of {tensor.dtype}", [name])
 
 
 def save_product(ctx: Any, call: Call, output: Any) -> None:

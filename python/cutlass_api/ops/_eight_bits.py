@@ -56,7 +56,7 @@ def scaled_mm(
     Scales of blocks apply inside the sum over K.
 
     Raises ValueError if a scale has another shape, dtype or device, if the bias does not fit, or if
-    no kernel serves the dtypes. Raises RuntimeError if an operand requires grad.
+    no kernel serves the dtypes. Operands have no gradients: backward raises RuntimeError.
     """
     return OPS.scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
 
@@ -160,6 +160,6 @@ def mixed_mm(
     ``torch.ops.cutlass_api.mixed_mm`` is ``ops/_quantized.py``.
 
     Raises ValueError if the scale or the zero point has another shape, dtype or device, or if no
-    kernel serves the dtypes, and RuntimeError if the scale requires grad.
+    kernel serves the dtypes. The backward of other operands raises RuntimeError.
     """
     return OPS.mixed_mm(a, b, scale, zero_point, out_dtype=out_dtype)

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutlass_api._core import trace_epilogue
 from cutlass_api._dtypes import FLOAT8, INTEGER
 from cutlass_api.ops import _dense, _epilogues
 from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._labels import SUMS, Product, Rule, dtype_of
 from cutlass_api.ops._library import empty, launch, product_dtype, product_shape
-from cutlass_api.ops._operator import Call, Gradient, Lowering
+from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative
 
 
 def mm_epilogue(
@@ -44,15 +45,16 @@ def mm_epilogue(
 def save(ctx: Any, call: Call, output: Any) -> None:
     A, B, ctx.epilogue = call.A, call.B, call.epilogue
     _dense.check_differentiable(call)
+    inputs = zip(trace_epilogue(ctx.epilogue).inputs, call.operands, strict=True)
+    names = [name for name, x in (("A", A), ("B", B), *inputs) if x.requires_grad]
     if _epilogues.scales_blocks(ctx.epilogue):
-        raise RuntimeError(
-            "cutlass_api::mm_epilogue has no derivative for scale_blocks: detach the operands, or "
-            "scale the factors with torch"
-        )
+        condition = " of an epilogue with scale_blocks"
+        raise NoDerivative("scale the factors with torch", condition, names)
     if not (A.is_floating_point() and B.is_floating_point()):
-        raise RuntimeError(
-            f"cutlass_api::mm_epilogue has no derivative for A of {A.dtype} and B of {B.dtype}: "
-            "cast them to one float dtype, or apply the epilogue to the product with torch"
+        raise NoDerivative(
+            "cast A and B to one float dtype, or apply the epilogue to the product with torch",
+            f" with A of {A.dtype} and B of {B.dtype}",
+            names,
         )
     ctx.save_for_backward(A, B, *call.operands)
 

@@ -11,7 +11,7 @@ from cutlass_api.ops._dense import check_differentiable
 from cutlass_api.ops._evaluate import DERIVATIVES
 from cutlass_api.ops._labels import SUMS, Labels, Rule
 from cutlass_api.ops._library import empty, launch, refuse, rows_of
-from cutlass_api.ops._operator import OPS, Call, Gradient, Operator, Through
+from cutlass_api.ops._operator import OPS, Call, Gradient, Operator
 from cutlass_api.ops._vmap import Result, front
 
 
@@ -96,22 +96,31 @@ def matrix(out: Tensor) -> Tensor:
 # ---- gradients -----------------------------------------------------------------------------------
 
 
+def storing(call: Call) -> str | None:
+    """The operator that stores the argument of the activation, if the derivative depends on it."""
+    return "linear_forward" if call.activation in _epilogues.PREACTIVATION_DERIVATIVES else None
+
+
 def save_linear(ctx: Any, call: Call, output: Any) -> None:
     check_differentiable(call)
-    out, preactivation = output
-    ctx.is_preactivation = call.activation in _epilogues.PREACTIVATION_DERIVATIVES
+    out, preactivation = (output, None) if isinstance(output, Tensor) else output
+    ctx.is_preactivation = storing(call) is not None
     ctx.activation = call.activation or "identity"
     saved = preactivation if ctx.is_preactivation else out
-    is_saved = ctx.activation != "identity"
-    ctx.save_for_backward(call.input, call.weight, saved if is_saved else None)
+    # Without a stored argument, the backward computes it of the operands.
+    operands = [call.bias] if ctx.is_preactivation and preactivation is None else []
+    ctx.save_for_backward(
+        call.input, call.weight, saved if ctx.activation != "identity" else None, *operands
+    )
     ctx.bias_dtype = None if call.bias is None else call.bias.dtype
     ctx.set_materialize_grads(False)
 
 
-def linear_backward(
-    ctx: Any, needs: Call, grad: Tensor | None, grad_preactivation: Tensor | None
-) -> dict[str, Any]:
-    input, weight, saved = ctx.saved_tensors
+def linear_backward(ctx: Any, needs: Call, *grads: Tensor | None) -> dict[str, Any]:
+    grad, grad_preactivation = (*grads, None)[:2]
+    input, weight, saved, *operands = ctx.saved_tensors
+    if operands:
+        saved = OPS.linear(input, weight, *operands)
     if grad is not None:
         grad = DERIVATIVES[ctx.activation](grad, saved)
     if ctx.is_preactivation and grad_preactivation is not None:
@@ -240,8 +249,7 @@ OPERATORS = (
         "-> Tensor",
         compute=linear,
         factors=("input", "weight"),
-        # Computes what the gradient needs only if one is needed.
-        gradient=Through("linear_forward"),
+        gradient=Gradient(save_linear, linear_backward, storing),
         vmap=linear_examples,
         flops=linear_flops,
         sharding=linear_labels,

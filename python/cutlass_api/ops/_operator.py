@@ -58,22 +58,35 @@ class Call:
         return (operator or self.operator.overload)(*args, **options)
 
 
+class NoDerivative(Exception):
+    """Raised by ``save`` of a gradient formula: backward refuses a gradient.
+
+    ``advice``: what to call instead, as an infinitive. ``condition``: what the refusal depends on.
+    ``names``: the arguments without a derivative; None: all that require grad.
+    """
+
+    def __init__(self, advice: str, condition: str = "", names: Sequence[str] | None = None):
+        super().__init__(advice)
+        self.advice, self.condition, self.names = advice, condition, names
+
+
+def no_other(call: Call) -> None:
+    return None
+
+
 class Gradient(NamedTuple):
     """A gradient formula. ``backward`` computes with operators that can be differentiated again.
 
-    ``save(ctx, call, output)`` saves what ``backward`` needs, and raises RuntimeError for what has
-    no gradient. ``backward(ctx, needs, *grads)`` returns the gradients by the names of arguments,
-    a list for a list. ``needs``: a call with a boolean in place of each tensor.
+    ``save(ctx, call, output)`` saves what ``backward`` needs, and raises :class:`NoDerivative` for
+    what has no gradient. ``backward(ctx, needs, *grads)`` returns the gradients by the names of
+    arguments, a list for a list. ``needs``: a call with a boolean in place of each tensor.
+    ``stores(call)``: the operator that also stores what ``backward`` would compute again, and whose
+    first output is the result; None: this one. A dispatch mode of the user sees this one alone.
     """
 
     save: Callable[[Any, Call, Any], None]
     backward: Callable[..., dict[str, Any]]
-
-
-class Through(NamedTuple):
-    """Where a gradient is needed, the first output of another operator is the result."""
-
-    name: str
+    stores: Callable[[Call], str | None] = no_other
 
 
 class Lowering(NamedTuple):
@@ -100,7 +113,7 @@ class Operator:
     - ``compute``: the function that runs for tensors of the CPU and CUDA, and for FakeTensors and
       meta tensors, of which it checks what the launch of real tensors checks. With ``has_out``, it
       takes ``out=``, too.
-    - ``gradient``: a formula, the operator that computes where one is needed, or why there is none.
+    - ``gradient``: a formula, or, if there is none, what to call instead, as :class:`NoDerivative`.
     - ``vmap``: ``vmap(call, dims, size)`` returns the output of ``size`` examples and its mapped
       dimension, as ``torch.library.register_vmap``. ``dims``: a call with the mapped dimension in
       place of each tensor, None for a tensor that is not mapped.
@@ -122,7 +135,7 @@ class Operator:
 
     schema: str
     compute: Callable[..., Any]
-    gradient: Gradient | Through | str
+    gradient: Gradient | str
     vmap: Callable[[Call, Call, int], tuple[Any, Any]]
     flops: Callable[[Call], Any]
     sharding: Callable[[Call], Any]

@@ -43,7 +43,7 @@ OPERATORS = (
         schema="quantize(Tensor input, ScalarType dtype, int[2] block, bool swizzle=False) "
         "-> Tensor[]",
         compute=quantize,
-        gradient="has no derivative: detach the input",
+        gradient="compute a straight-through estimate with torch",
         vmap=examples,
         flops=no_products,
         sharding=labels,

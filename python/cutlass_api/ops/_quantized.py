@@ -10,7 +10,7 @@ from cutlass_api.ops import _dense, _epilogues, _labels, _vmap
 from cutlass_api.ops._grouped import check_offsets, grouped_flops
 from cutlass_api.ops._labels import SUMS, Blocks, Labels, Product, Rule, Spec, dtype_of
 from cutlass_api.ops._library import batch_of, empty, launch, product_shape, refuse
-from cutlass_api.ops._operator import Call, Gradient, Lowering, Operator
+from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative, Operator
 from cutlass_api.ops._scales import (
     check_factor,
     grouped_operands,
@@ -156,15 +156,12 @@ def save_mixed(ctx: Any, call: Call, output: Any) -> None:
     A, B, scale = call.A, call.B, call.scale
     has_groups = scale is not None and mixed_operands(A, B, scale, None)[1]
     if call.zero_point is not None or has_groups:
-        raise RuntimeError(
-            "cutlass_api::mixed_mm has no derivative with scales of groups or zero points: detach "
-            "the operands, or dequantize the integers and call cutlass_api.matmul"
+        raise NoDerivative(
+            "dequantize the integers and call cutlass_api.matmul",
+            " with scales of groups or zero points",
         )
     if scale is not None and scale.requires_grad:
-        raise RuntimeError(
-            "cutlass_api::mixed_mm has no derivative for scale: detach it, or multiply the "
-            "product by it with torch"
-        )
+        raise NoDerivative("multiply the product by it with torch", names=["scale"])
     ctx.save_for_backward(A, B, scale)
 
 
@@ -282,7 +279,7 @@ OPERATORS = (
     _dense.record(
         "int_mm(Tensor A, Tensor B) -> Tensor",
         int_mm,
-        gradient="has no derivative: cast the operands and call cutlass_api.matmul",
+        gradient="cast the operands and call cutlass_api.matmul",
         autocast=(),
         summary="int8 or uint8 to int32",
     ),
@@ -300,7 +297,7 @@ OPERATORS = (
         "Tensor? scale_result=None, ScalarType? out_dtype=None, bool use_fast_accum=False) "
         "-> Tensor",
         scaled_mm,
-        gradient="has no derivative: detach the operands, or cast them and call cutlass_api.matmul",
+        gradient="cast the operands and call cutlass_api.matmul",
         sharding=scaled_labels,
         autocast=(),
         lowering=scaled_lowering,
@@ -311,8 +308,7 @@ OPERATORS = (
         "ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
         compute=scaled_grouped_mm,
         factors=("A", "B"),
-        gradient="has no derivative: detach the operands, or cast them and call cutlass_api's "
-        "grouped_mm",
+        gradient="cast the operands and call torch.ops.cutlass_api.grouped_mm",
         vmap=_vmap.one_by_one,
         flops=grouped_flops,
         sharding=scaled_grouped_labels,

@@ -1,0 +1,164 @@
+"""Gradients that do not exist, and operators that autograd calls."""
+
+from functools import partial
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api import quantize
+from cutlass_api.ops import OPERATORS, OPS
+from cutlass_api.ops._operator import Gradient
+from support.operator_calls import (  # noqa: F401
+    BIAS_RELU,
+    EVERY,
+    F8,
+    dynamo,
+    ends,
+    integers,
+    operator_of,
+    randn,
+    seed,
+)
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+ROWS = "def f(accum, s):\n    D = scale_blocks(accum, a=s, a_block=(1, -1))\n    return D"
+HALF, BYTES, ONE = randn(4, 16).half(), integers(16, 16), torch.tensor(0.5)
+A8, B8 = randn(4, 16).to(F8), randn(16, 16).to(F8)
+GROUPS = B8.expand(2, 16, 16)
+
+#: Calls with one operand that has no gradient, its shape, and how the error names it.
+REFUSED = {
+    "scaled_mm, bias": (16, "bias", lambda x: cutlass_api.scaled_mm(A8, B8, ONE, ONE, bias=x)),
+    "scaled_mm, scale_b": ((1, 16), "scale_b", lambda x: cutlass_api.scaled_mm(A8, B8, ONE, x)),
+    "scaled_mm, a": ((4, 16), "A", lambda x: cutlass_api.scaled_mm(x.to(F8), B8, ONE, ONE)),
+    "int8_mm, bias": (
+        16,
+        "bias with A of torch.int8 and B of torch.int8",
+        lambda x: cutlass_api.int8_mm(BYTES, BYTES, ONE, ONE, bias=x),
+    ),
+    "mixed_mm, scale": (16, "scale", lambda x: cutlass_api.mixed_mm(HALF, BYTES, x)),
+    "mixed_mm, groups": (
+        (4, 16),
+        "A with scales of groups or zero points",
+        lambda x: cutlass_api.mixed_mm(x.half(), BYTES, torch.ones(1, 16), None, ONE.int()),
+    ),
+    "mixed_mm, scales of groups": (
+        (4, 32),
+        "A with scales of groups or zero points",
+        lambda x: cutlass_api.mixed_mm(x.half(), BYTES.repeat(2, 1), torch.ones(2, 16)),
+    ),
+    "scaled_grouped_mm": (
+        (2, 1, 16),
+        "scale_b",
+        lambda x: cutlass_api.scaled_grouped_mm(A8, GROUPS, ONE, x, ends(1, 4)),
+    ),
+    "quantize.per_row": ((4, 16), "input", lambda x: quantize.per_row(x)[0].float()),
+    "quantize.per_tensor": ((4, 16), "input", lambda x: quantize.per_tensor(x)[1]),
+    "quantize.per_group": ((4, 32), "input", lambda x: quantize.per_group(x, 32)[1]),
+    "mm": ((4, 16), "A of torch.float8_e4m3fn", lambda x: OPS.mm(x.to(F8), B8)),
+    "linear": ((4, 16), "input of torch.float8_e4m3fn", lambda x: OPS.linear(x.to(F8), B8)),
+    "grouped_mm": (
+        (4, 16),
+        "A of torch.float8_e4m3fn",
+        lambda x: OPS.grouped_mm(x.to(F8), GROUPS, ends(1, 4)),
+    ),
+    "mm_epilogue, scale_blocks": (
+        (4, 16),
+        "A of an epilogue with scale_blocks",
+        lambda x: OPS.mm_epilogue(x, torch.ones(16, 16), [torch.ones(4, 1)], ROWS),
+    ),
+    "mm_epilogue": (
+        16,
+        "bias with A of torch.int8",
+        lambda x: OPS.mm_epilogue(BYTES, BYTES, [x], BIAS_RELU, out_dtype=torch.float32),
+    ),
+}
+refused = pytest.mark.parametrize("case", REFUSED)
+
+
+def parameter(shape):
+    return torch.nn.Parameter(randn(*torch.Size([shape] if isinstance(shape, int) else shape)))
+
+
+@refused
+@pytest.mark.parametrize("transform", ["eager", "compile", "vmap", "checkpoint"])
+@pytest.mark.usefixtures("dynamo")
+def test_a_missing_gradient_is_an_error_of_backward(case, transform):
+    shape, named, call = REFUSED[case]
+    x = parameter(shape)
+    run = {
+        "eager": call,
+        "compile": torch.compile(call, backend="aot_eager", fullgraph=True),
+        "vmap": lambda x: torch.vmap(call)(x[None])[0],
+        "checkpoint": lambda x: checkpoint(call, x, use_reentrant=False),
+    }[transform]
+    with torch.no_grad():
+        expected = call(x)
+    out = run(x)
+    torch.testing.assert_close(out.float(), expected.float(), equal_nan=True)
+    with pytest.raises(RuntimeError, match=f"has no derivative for {named}.*: detach "):
+        out.float().sum().backward()
+    with pytest.raises(RuntimeError, match=f"has no derivative for {named}.*: detach "):
+        torch.func.grad(lambda x: call(x).float().sum())(x)
+
+
+def test_other_operands_have_gradients_beside_one_without():
+    """Backward refuses only what it would have to compute."""
+    x, bias = parameter((4, 16)), parameter(16)
+    out = cutlass_api.linear(x, torch.ones(16, 16), cutlass_api.scaled_mm(A8, B8, ONE, ONE)[0])
+    out.sum().backward()
+    assert x.grad is not None
+    loss = (cutlass_api.scaled_mm(A8, B8, ONE, ONE, bias=bias).detach() * x).sum()
+    loss.backward()
+    assert bias.grad is None
+
+
+# ---- operators that autograd calls ---------------------------------------------------------------
+
+
+def selected(seen, name):
+    """Contexts that save the results of one operator, and list what they see."""
+
+    def policy(context, operator, *args, **options):
+        seen.append((operator, context.is_recompute))
+        is_saved = operator is operator_of(name).default
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return partial(create_selective_checkpoint_contexts, policy)
+
+
+DIFFERENTIABLE = [name for name, each in OPERATORS.items() if isinstance(each.gradient, Gradient)]
+CALLS = {name: EVERY[name] for name in DIFFERENTIABLE} | {
+    "mixed_mm": lambda t: (t(4, 8).bfloat16(), integers(8, 6)),
+    **{
+        f"linear, {activation}": lambda t, x=activation: (t(4, 8), t(6, 8), t(6), x)
+        for activation in ("identity", "relu", "gelu", "silu", "hardswish", "tanh")
+    },
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_checkpoint_policies_save_the_operator_that_is_called(case, monkeypatch):
+    operator, seen = operator_of(case), []
+
+    def leaf(x):
+        is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
+        return x.detach().requires_grad_() if is_float else x
+
+    args = [leaf(x) for x in CALLS[case](randn)]
+    leaves = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
+
+    def run(*args):
+        out = operator(*args)
+        return (out[0] if isinstance(out, tuple) else out).sin()
+
+    expected = torch.autograd.grad(run(*args).sum(), leaves)
+    contexts = selected(seen, case.partition(",")[0])
+    out = checkpoint(run, *args, use_reentrant=False, context_fn=contexts)
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), leaves), expected)
+    ours = [which for which in seen if which[0].namespace == "cutlass_api"]
+    assert {which for which, _ in ours} == {operator.default}
