@@ -1,22 +1,25 @@
-// Split-K over the grid on the CPU: runs kernels/sm90/grid_split.cuh with threads as warps.
+// Split-K over the grid on the CPU: runs kernels/sm90/grid_split.cuh with coroutines as warps.
 //
-// A warp is one thread: its first lane, with that lane's accumulators and vectors of partial sums.
-// A CTA has two warps that multiply and one that prepares the workspace. A limited number of CTAs
-// run concurrently; the others start in random order as those end.
+// A warp is one coroutine: its first lane, with that lane's accumulators and vectors of partial
+// sums. A CTA has two warps that multiply and one that prepares the workspace. A limited number of
+// CTAs run concurrently; the others start in random order as those end. Before each access to
+// memory that other warps see, another warp may go on: which one is random, and some go on rarely.
 //
 // Prints nothing and returns 0 if each warp stored each share of each tile once, summed in the
 // order of the splits, whatever the workspace held before; and if both ways of reduction occurred.
+#include <ucontext.h>
+
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <climits>
 #include <cmath>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
+#include <functional>
+#include <memory>
+#include <numeric>
 #include <random>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -26,7 +29,6 @@ using s32 = int;
 template <class A, class B> constexpr bool is_same = std::is_same_v<A, B>;
 struct float4 { float x, y, z, w; };
 struct Index { unsigned x; };
-static thread_local Index threadIdx;
 struct Sm90Params {
   unsigned long long* workspace;
   int splits;
@@ -41,78 +43,98 @@ inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits);
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 using std::min;
 
-// A CTA's named barriers.
-struct Barriers {
-  std::mutex mutex;
-  std::condition_variable changed;
+// A CTA: its shared memory, and the warps that arrived at its named barriers.
+struct Cta {
+  alignas(8) unsigned char shared[8];
   int arrived[16] = {}, round[16] = {};
-  void arrive(int number, int warps, bool wait) {
-    std::unique_lock<std::mutex> lock(mutex);
-    const int before = round[number];
-    if (++arrived[number] == warps) {
-      arrived[number] = 0;
-      ++round[number];
-      changed.notify_all();
-    } else if (wait)
-      changed.wait(lock, [&] { return round[number] != before; });
+};
+
+// A warp, suspended in `context`. `laziness`: it goes on in one of so many of its turns.
+template <class Value> struct Registers { Value sums[2 * 16], totals[2 * 4]; };
+struct Warp {
+  Index index;
+  Cta* cta;
+  unsigned laziness;
+  std::function<void()> code;
+  Registers<float> floats;
+  Registers<int> integers;
+  ucontext_t context;
+  bool done = false;
+  std::vector<char> stack = std::vector<char>(1 << 16);
+  template <class Value> auto& registers() {
+    if constexpr (std::is_same_v<Value, int>)
+      return integers;
+    else
+      return floats;
   }
 };
-static thread_local Barriers* barriers;
+static Warp* warp;  // the one that runs
+static ucontext_t scheduler;
+#define threadIdx (warp->index)
+
+static void run_warp() {
+  warp->code();
+  warp->done = true;
+  swapcontext(&warp->context, &scheduler);
+}
+static std::unique_ptr<Warp> start(unsigned number, Cta* cta, unsigned laziness,
+                                   std::function<void()> code) {
+  auto warp = std::make_unique<Warp>(Index{number * 32}, cta, laziness, std::move(code));
+  getcontext(&warp->context);
+  warp->context.uc_stack.ss_sp = warp->stack.data();
+  warp->context.uc_stack.ss_size = warp->stack.size();
+  makecontext(&warp->context, run_warp, 0);
+  return warp;
+}
+static void let_others_run() { swapcontext(&warp->context, &scheduler); }
+
 // Warps that reduced, by the way of reduction.
-template <class Value> static std::atomic<long> polled;
-template <class Value> static std::atomic<long> last_reduced;
+template <class Value> static long polled;
+template <class Value> static long last_reduced;
 
 namespace ptx {
 inline void wait_for_prior_grids() {}
-template <int THREADS> void named_barrier_sync(int number) {
-  barriers->arrive(number, THREADS / 32, true);
-}
 template <int THREADS> void named_barrier_arrive(int number) {
-  barriers->arrive(number, THREADS / 32, false);
+  if (++warp->cta->arrived[number] == THREADS / 32) {
+    warp->cta->arrived[number] = 0;
+    ++warp->cta->round[number];
+  }
 }
-inline unsigned long long load_acquire(const unsigned long long* word) {
-  std::this_thread::yield();
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+template <int THREADS> void named_barrier_sync(int number) {
+  const int before = warp->cta->round[number];
+  named_barrier_arrive<THREADS>(number);
+  while (warp->cta->round[number] == before) let_others_run();
 }
-inline unsigned long long atomic_or_acq_rel(unsigned long long* word, unsigned long long bits) {
-  return __atomic_fetch_or(word, bits, __ATOMIC_ACQ_REL);
+using Word = unsigned long long;
+inline Word load_acquire(const Word* word) { return let_others_run(), *word; }
+inline Word atomic_or_acq_rel(Word* word, Word bits) {
+  let_others_run();
+  return std::exchange(*word, *word | bits);
 }
-inline unsigned long long atomic_cas_acquire(unsigned long long* word, unsigned long long expected,
-                                             unsigned long long value) {
-  __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE);
-  return expected;
+inline Word atomic_cas_acquire(Word* word, Word expected, Word value) {
+  let_others_run();
+  return *word == expected ? std::exchange(*word, value) : *word;
 }
-inline void store_relaxed(unsigned long long* word, unsigned long long value) {
-  std::this_thread::yield();
-  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+inline void store_relaxed(Word* word, Word value) { let_others_run(), *word = value; }
+// Elements of a vector may become visible one by one.
+inline void store_relaxed(float4* to, float4 from) {
+  for (float float4::* element : {&float4::x, &float4::y, &float4::z, &float4::w}) {
+    if (warp->laziness % 2) let_others_run();
+    to->*element = from.*element;
+  }
 }
-inline void store_relaxed(float4* to, float4 v) {
-  const float values[] = {v.x, v.y, v.z, v.w};
-  for (int i = 0; i < 4; ++i)
-    __atomic_store_n(reinterpret_cast<unsigned*>(to) + i, __float_as_uint(values[i]),
-                     __ATOMIC_RELAXED);
-}
-inline float4 load_relaxed(const float4* from) {
-  float values[4];
-  for (int i = 0; i < 4; ++i)
-    values[i] = __uint_as_float(
-        __atomic_load_n(reinterpret_cast<const unsigned*>(from) + i, __ATOMIC_RELAXED));
-  return {values[0], values[1], values[2], values[3]};
-}
+inline float4 load_relaxed(const float4* from) { return let_others_run(), *from; }
 }  // namespace ptx
 
-// A thread's registers: accumulators and totals.
-template <class Value> static thread_local Value sums[2 * 16];
-template <class Value> static thread_local Value totals[2 * 4];
 namespace ptx {
 template <int FIRST, int END, class Value> void write_totals(const Value* values) {
-  std::copy(values, values + END - FIRST, ::totals<Value> + FIRST);
+  std::copy(values, values + END - FIRST, warp->registers<Value>().totals + FIRST);
 }
 }  // namespace ptx
 
 template <class Value> struct Results {
   template <int BLOCK, int FIRST, int COUNT> static void read(Value* values) {
-    std::copy(sums<Value> + BLOCK * 16 + FIRST, sums<Value> + BLOCK * 16 + FIRST + COUNT, values);
+    std::copy_n(warp->registers<Value>().sums + BLOCK * 16 + FIRST, COUNT, values);
   }
 };
 template <class T> struct Config {
@@ -150,61 +172,62 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
   using Config = ::Config<Value>;
   using GridSplit = Sm90GridSplit<Config>;
   Sm90Params params{memory.data(), splits};
-  std::vector<std::atomic<int>> stored(tiles * Config::SHARES * 2);
-  std::atomic<int> wrong(0);
+  std::vector<int> stored(tiles * Config::SHARES * 2);
+  int wrong = 0;
   std::vector<unsigned> order(tiles * splits);
-  for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
+  std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
-  std::atomic<unsigned> next(0);
   const unsigned seed = random();
-  auto slot = [&](unsigned number_of_slot) {
-    std::mt19937 own(seed + number_of_slot);
-    for (unsigned index; (index = next++) < order.size();) {
-      const unsigned tile = order[index] % tiles, split = order[index] / tiles;
-      Barriers of_cta;
-      alignas(8) unsigned char shared[8];
-      const unsigned pause = own() % 40;
-      auto consumer = [&](unsigned warp) {
-        threadIdx.x = warp * 32;
-        barriers = &of_cta;
-        for (unsigned i = 0; i < pause * (warp + 1); ++i) std::this_thread::yield();
-        for (int block = 0; block < Config::M_BLOCKS; ++block)
-          for (int i = 0; i < 16; ++i)
-            sums<Value>[block * 16 + i] = number<Value>(seed, split, warp, block, i);
-        GridSplit work(params, tiles, tile, split);
-        unsigned shares = work.publish(shared);
-        (*work.word & GridSplit::LAST_REDUCES ? last_reduced<Value> : polled<Value>) += shares != 0;
-        for (; shares != 0; shares &= shares - 1) {
-          const int share = __builtin_ctz(shares);
-          work.add_up(share);
-          ++stored[(tile * Config::SHARES + share) * 2 + warp];
-          for (int block = 0; block < Config::M_BLOCKS; ++block)
-            for (int e = 0; e < 4; ++e) {
-              volatile Value expected = 0;
-              for (int s = 0; s < splits; ++s)
-                expected = add_sums(expected, number<Value>(seed, s, warp, block, share * 4 + e));
-              const Value total = totals<Value>[block * 4 + e];
-              wrong += !(total == expected || (total != total && expected != expected));
-            }
+  auto consume = [&](unsigned tile, unsigned split) {
+    const unsigned number_of_warp = warp->index.x / 32;
+    auto& [sums, totals] = warp->registers<Value>();
+    for (int block = 0; block < Config::M_BLOCKS; ++block)
+      for (int i = 0; i < 16; ++i)
+        sums[block * 16 + i] = number<Value>(seed, split, number_of_warp, block, i);
+    GridSplit work(params, tiles, tile, split);
+    unsigned shares = work.publish(warp->cta->shared);
+    (*work.word & GridSplit::LAST_REDUCES ? last_reduced<Value> : polled<Value>) += shares != 0;
+    for (; shares != 0; shares &= shares - 1) {
+      const int share = __builtin_ctz(shares);
+      work.add_up(share);
+      ++stored[(tile * Config::SHARES + share) * 2 + number_of_warp];
+      for (int block = 0; block < Config::M_BLOCKS; ++block)
+        for (int e = 0; e < 4; ++e) {
+          volatile Value expected = 0;
+          for (int s = 0; s < splits; ++s) {
+            const auto partial = number<Value>(seed, s, number_of_warp, block, share * 4 + e);
+            expected = add_sums(expected, partial);
+          }
+          const Value total = totals[block * 4 + e];
+          wrong += !(total == expected || (total != total && expected != expected));
         }
-      };
-      std::thread first(consumer, 0), second(consumer, 1), prepares([&] {
-        threadIdx.x = 96;
-        barriers = &of_cta;
-        for (unsigned i = own() % 30; i > 0; --i) std::this_thread::yield();
-        GridSplit(params, tiles, tile, split).prepare(shared);
-      });
-      first.join();
-      second.join();
-      prepares.join();
     }
   };
-  std::vector<std::thread> slots;
-  for (unsigned i = 0; i < at_once; ++i) slots.emplace_back(slot, i);
-  for (auto& thread : slots) thread.join();
-  for (auto& count : stored) wrong += count != 1;
+  std::vector<std::unique_ptr<Warp>> warps;
+  std::vector<std::unique_ptr<Cta>> ctas;
+  while (!order.empty() || !warps.empty()) {
+    if (!order.empty() && warps.size() <= 3 * (at_once - 1)) {
+      const unsigned tile = order.back() % tiles, split = order.back() / tiles;
+      order.pop_back();
+      ctas.push_back(std::make_unique<Cta>());
+      Cta* const cta = ctas.back().get();
+      for (unsigned number : {0, 1})
+        warps.push_back(
+            start(number, cta, 1 + random() % 4, [=, &consume] { consume(tile, split); }));
+      warps.push_back(start(3, cta, 1 + random() % 4, [=, &params] {
+        GridSplit(params, tiles, tile, split).prepare(cta->shared);
+      }));
+      continue;
+    }
+    const size_t at = random() % warps.size();
+    if (random() % warps[at]->laziness) continue;
+    warp = warps[at].get();
+    swapcontext(&scheduler, &warp->context);
+    if (warp->done) std::swap(warps[at], warps.back()), warps.pop_back();
+  }
+  wrong += std::count_if(stored.begin(), stored.end(), [](int count) { return count != 1; });
   if (wrong)
-    std::printf("%u tiles, %d splits, %u at once: %d wrong\n", tiles, splits, at_once, int(wrong));
+    std::printf("%u tiles, %d splits, %u at once: %d wrong\n", tiles, splits, at_once, wrong);
   return wrong == 0;
 }
 
