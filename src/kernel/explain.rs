@@ -160,7 +160,7 @@ fn refusal(
     if let Some(Target { cc, .. }) = target.filter(|target| !kernel.runs_on(target.cc)) {
         return Some(NotOffered::Chip { cc, chips: kernel.chips() });
     }
-    kernel.check_fusion(fusion).err().map(NotOffered::from)
+    kernel.check_fusion(problem, fusion).err().map(NotOffered::from)
 }
 
 /// The refusals of the kernels that passed the most checks, with their frequencies.

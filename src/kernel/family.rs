@@ -80,6 +80,11 @@ pub trait Family {
         false
     }
 
+    /// Whether scales of all of K multiply sums, not elements.
+    fn scales_sums(&self, _types: Types, _scaling: &Scaling) -> bool {
+        false
+    }
+
     /// Whether kernels are offered with epilogues that take a second product (dual GEMM).
     fn serves_dual(&self, _types: Types) -> bool {
         false

@@ -60,7 +60,7 @@ impl Kernel {
     }
 
     /// Checks that the kernel is offered with an epilogue.
-    pub fn check_fusion(&self, fusion: Fusion<'_>) -> Result<(), Unsupported> {
+    pub fn check_fusion(&self, problem: &Problem, fusion: Fusion<'_>) -> Result<(), Unsupported> {
         let family = self.design.family();
         match fusion {
             Fusion::Nothing => Ok(()),
@@ -70,6 +70,12 @@ impl Kernel {
             }
             Fusion::Scaled(scaling) if !family.takes_scaling(self.types, scaling) => {
                 Err(Unsupported::NoScales)
+            }
+            // Without products, the sums are 0, also if a scale is infinite.
+            Fusion::Scaled(scaling)
+                if problem.views()[0].shape[2] == 0 && family.scales_sums(self.types, scaling) =>
+            {
+                Err(Unsupported::Shallow { k: 0, least: 1 })
             }
             Fusion::Epilogue | Fusion::Scaled(_) | Fusion::Dual => Ok(()),
         }
@@ -94,7 +100,7 @@ impl Kernel {
             (None, None) => Ok(()),
             (Some(fused), Some(requested)) if fused.serves(requested) => match requested.factor() {
                 Some((name, factor)) => self.check_factor(name, factor, problem),
-                None => Ok(()),
+                None => self.check_fusion(problem, Some(fused).into()),
             },
             (None, Some(requested)) => {
                 Err(Unsupported::FusesNone { requested: requested.epilogue.to_string() })

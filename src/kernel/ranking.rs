@@ -94,7 +94,7 @@ pub fn ranked<'a>(
         }
         for Member { kernel, position, ctas_per_sm } in &group.members {
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
-                && (fusion == Fusion::Nothing || kernel.check_fusion(fusion).is_ok())
+                && (fusion == Fusion::Nothing || kernel.check_fusion(problem, fusion).is_ok())
                 && kernel.check_precision(problem).is_ok();
             if runs && kernel.check_range_and_extents(problem).is_ok() {
                 // Kernels on the CPU have no model and keep the order of [`all`].
@@ -117,7 +117,7 @@ pub fn ranked<'a>(
 fn dual_key(position: usize, problem: &Problem, query: Option<&CostQuery>) -> Option<u64> {
     let kernel = &all()[position];
     let runs = query.is_none_or(|query| kernel.runs_on(query.target.cc));
-    if !runs || kernel.check_fusion(Fusion::Dual).is_err() {
+    if !runs || kernel.check_fusion(problem, Fusion::Dual).is_err() {
         return None;
     }
     let dual = kernel.with(Fusion::Dual);

@@ -102,7 +102,7 @@ def scaled_mm(
     operands, blocks = scaled_operands("scaled_mm", A, B, scale_a, scale_b, bias)
     if scale_result is not None:
         check_factor("scaled_mm", "scale_result", scale_result, A, batch_of(A, B))
-        if out.dtype in FLOAT8:
+        if out.dtype in FLOAT8 and operands:
             operands["scale_result"] = scalar_as_vector(scale_result)
     epilogue = _epilogues.scaled(*operands, blocks=blocks)
     values = operands.values()
@@ -184,15 +184,17 @@ def scaled_lowering(call: Call) -> Lowering:
     dtype = call.out_dtype or call.A.dtype
     named, blocks = scaled_operands("scaled_mm", call.A, call.B, call.scale_a, call.scale_b, None)
     names = [*named, *(["bias"] if call.bias is not None else [])]
-    if call.scale_result is not None and dtype in FLOAT8:
+    if call.scale_result is not None and dtype in FLOAT8 and names:
         names.append("scale_result")
     return Lowering(names, _epilogues.scaled(*names, blocks=blocks), dtype, call.use_fast_accum)
 
 
-def scaled_grouped_lowering(call: Call) -> Lowering:
+def scaled_grouped_lowering(call: Call) -> Lowering | None:
     named, blocks = grouped_operands(
         "scaled_grouped_mm", call.A, call.B, call.scale_a, call.scale_b
     )
+    if not named:  # K = 0: the operator drops the scales
+        return None
     epilogue = _epilogues.scaled(*named, blocks=blocks)
     dtype = call.out_dtype or call.A.dtype
     return Lowering(list(named), epilogue, dtype, call.use_fast_accum, "offs")

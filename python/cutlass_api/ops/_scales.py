@@ -54,7 +54,13 @@ def scales_and_bias(
         if scale is not None:
             find_scales(operator, factor, scale, matrix, A, batch, OF_INTEGERS)
             operands[f"scale_{factor}"] = scalar_as_vector(scale)
+    operands, _ = scales_of_sums(A, operands, {})
     return add_bias(operator, operands, bias, n, batch)
+
+
+def scales_of_sums(A: Tensor, operands: Operands, blocks: Blocks) -> tuple[Operands, Blocks]:
+    """The scales, and none for K = 0: the sums are 0, and NaN times an infinite scale."""
+    return ({}, {}) if A.shape[-1] == 0 else (operands, blocks)
 
 
 def output_zero_point(operator: str, A: Tensor, B: Tensor, zero_point: Tensor) -> Tensor:
@@ -170,6 +176,7 @@ def scaled_operands(
     blocks: Blocks = {}
     for factor, scale, matrix in (("a", scale_a, A), ("b", scale_b, B)):
         add_scales(operands, blocks, operator, factor, scale, matrix, A, batch)
+    operands, blocks = scales_of_sums(A, operands, blocks)
     return add_bias(operator, operands, bias, B.shape[-1], batch), blocks
 
 
@@ -230,7 +237,7 @@ def mixed_operands(
             f"K = {depth}, of shape {of_groups}{behind_batch(batch)}",
         )
     if groups is None and zero_point is None:
-        return {"scale_b": scalar_as_vector(scale)}, {}
+        return scales_of_sums(A, {"scale_b": scalar_as_vector(scale)}, {})
     # Scales and zero points of a whole row or column repeat along K.
     scales = groups or BLOCK
     if zero_point is None:
@@ -256,7 +263,7 @@ def mixed_operands(
         name: tensor.expand(*tensor.shape[:-2], *shape)
         for name, tensor in ((f"scale_{factor}", scale), (f"zero_{factor}", zero_point))
     }
-    return expanded, {factor: scales.arguments(factor, has_zero=True)}
+    return scales_of_sums(A, expanded, {factor: scales.arguments(factor, has_zero=True)})
 
 
 def groups_of(shape: tuple[int, ...], outer: int, depth: int, is_a: bool) -> Scales | None:
@@ -300,7 +307,7 @@ def grouped_operands(
     check_kind(operator, "scale_b", scale_b, A, (torch.float32,))
     if found is None or scale_b.numel() == 1:
         operands["scale_b"] = scalar_as_vector(scale_b)
-        return operands, blocks
+        return scales_of_sums(A, operands, blocks)
     # An operand of the epilogue cannot differ between groups. Scales of blocks can.
     if found == TENSOR:
         scale_b = scale_b.reshape(groups, 1, 1).expand(groups, 1, ceil_div(n, WIDE_BLOCK.extent))
@@ -309,4 +316,4 @@ def grouped_operands(
         scale_b = scale_b.reshape(groups, 1, n)
     operands["scale_b"] = scale_b
     blocks["b"] = found.arguments("b")
-    return operands, blocks
+    return scales_of_sums(A, operands, blocks)

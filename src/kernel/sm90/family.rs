@@ -11,7 +11,7 @@ use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
 use crate::kernel::program::ProgramParts;
 use crate::kernel::reduction::Partials;
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 use crate::kernel::unsupported::Unsupported;
 use crate::problem::{GemmProblem, Problem};
 
@@ -86,6 +86,11 @@ impl Family for Sm90 {
 
     fn takes_scaling(&self, types: Types, scaling: &Scaling) -> bool {
         self.applies(types, scaling)
+    }
+
+    fn scales_sums(&self, types: Types, scaling: &Scaling) -> bool {
+        // Those of integers multiply elements.
+        types.class() == ProductClass::Float8 && scaling.factors().any(|(_, of)| of.is_whole())
     }
 
     fn serves_dual(&self, types: Types) -> bool {

@@ -183,7 +183,7 @@ fn ranked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> 
     };
     let serves = |kernel: &Kernel| {
         let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
-            && kernel.check_fusion(fused.into()).is_ok();
+            && kernel.check_fusion(problem, fused.into()).is_ok();
         runs && kernel.supports(problem).is_ok()
     };
     let serving = all().iter().enumerate().filter(|(_, kernel)| serves(kernel));
