@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use super::instance::Kernel;
 use super::space::all;
 
-/// Positions in [`all`] of every kernel, in the order of a list without a problem.
+/// Positions in [`all`] of the kernels that a list without a problem contains, in its order: all
+/// but those with fast sums, which only a problem that permits them may use.
 ///
 /// A client that chooses from this list, such as PyTorch's NVGEMM backend, times the first five
 /// kernels that support its problem. The leading kernels are therefore a small set of which one is
@@ -13,8 +14,9 @@ use super::space::all;
 pub fn listed() -> &'static [usize] {
     static LISTED: LazyLock<Vec<usize>> = LazyLock::new(|| {
         let place = |position: usize| all()[position].design.family().leading_place();
-        let (mut leading, others): (Vec<usize>, Vec<usize>) =
-            (0..all().len()).partition(|position| place(*position).is_some());
+        let (mut leading, others): (Vec<usize>, Vec<usize>) = (0..all().len())
+            .filter(|position| !all()[*position].sums_fast())
+            .partition(|position| place(*position).is_some());
         leading.sort_by_key(|position| place(*position) != Some(0));
         // A one-row operand is both row- and column-major; grouping by layout stops four twins from
         // leading.

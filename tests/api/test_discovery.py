@@ -10,7 +10,9 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api.metadata import SkinnyDesignMetadata, Sm90DesignMetadata
+from support.compiling import args_of
 from support.helpers import cpu_gemm, fake_gemm, names, run_python
+from support.properties import every_kernel, sums_fast
 
 FAMILIES = {type(kernel) for kernel in cutlass_api.get_kernels()}
 
@@ -23,6 +25,18 @@ def test_names_are_unique_and_read_well():
     ]
     # Inductor drops kernels with EFC in their names.
     assert not [name for name in found if "EFC" in name]
+
+
+@pytest.mark.parametrize("cc", [None, 90])
+def test_kernels_with_fast_sums_are_listed_for_arguments_that_permit_them(cc):
+    listed = cutlass_api.get_kernels(cc=cc)
+    assert not any(map(sums_fast, listed))
+    fast = set(every_kernel(90)) - set(listed)
+    assert len(fast) > 200 and all(map(sums_fast, fast))
+    permitting = {kernel: args_of(kernel) for kernel in list(fast)[:3]}
+    for kernel, args in permitting.items():
+        assert kernel in cutlass_api.get_kernels(args, cc=90)
+        assert kernel not in cutlass_api.get_kernels(args_of(kernel, fast_sums=False), cc=90)
 
 
 def test_a_client_builds_a_dictionary_by_name():

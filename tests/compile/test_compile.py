@@ -11,7 +11,7 @@ import torch
 from cutlass_api.metadata import Sm90DesignMetadata
 from support.compiling import args_of
 from support.helpers import SELDOM_STORED, fake, fake_gemm, names, spilled_bytes
-from support.properties import sample
+from support.properties import every_kernel, sample
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
 
@@ -49,7 +49,7 @@ def sample_of(cc):
     earlier one are last, when that one is in the cache.
     """
     programs = {}
-    for kernel in cutlass_api.get_kernels(cc=cc):
+    for kernel in every_kernel(cc):
         # A fingerprint takes 0.2 ms. Samples for other capabilities are small anyway.
         program = cutlass_api._core.tuning_identity(kernel)[1] if cc == 90 else kernel
         programs.setdefault(program, []).append(kernel)
@@ -106,7 +106,7 @@ def test_no_register_spills(cc, kernel, compiled):
 
 
 def test_the_sample_covers_all():
-    everything = cutlass_api.get_kernels(cc=90)
+    everything = every_kernel(90)
     taken = [kernel for cc, kernel in PLAN if cc == 90]
     for wanted in (
         lambda k: (type(k.metadata.operands), k.metadata.design),

@@ -13,8 +13,10 @@ from support.helpers import DTYPES, fake, fake_gemm, served, spilled_bytes
 PACKAGE = Path(cutlass_api.__file__).parent
 
 
-def args_of(kernel):
-    """Arguments with the operands that a kernel's metadata requires."""
+def args_of(kernel, fast_sums=None):
+    """Arguments with the operands that a kernel's metadata requires. fast_sums: whether they permit
+    fast sums; None: if the kernel has them.
+    """
     operands = kernel.metadata.operands
     if isinstance(operands, ElementwiseOperandsMetadata):
         dtypes = (DTYPES[getattr(operands, name).dtype.name] for name in ("A", "B", "out"))
@@ -24,8 +26,9 @@ def args_of(kernel):
     layout = "".join(
         "n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out")
     )
-    permits_fast_sums = getattr(kernel.metadata.design, "fast_sums", False)
-    controls = cutlass_api.arguments.PerformanceControls(permits_fast_sums)
+    if fast_sums is None:
+        fast_sums = getattr(kernel.metadata.design, "fast_sums", False)
+    controls = cutlass_api.arguments.PerformanceControls(fast_sums)
     if isinstance(operands, GroupedGemmOperandsMetadata):
         sides = [getattr(operands, name) for name in ("A", "B", "out")]
         return fake_grouped_gemm(sides, layout, operands, controls)

@@ -42,6 +42,7 @@ from support.helpers import DTYPES, LAYOUTS, served
 from support.memory import Form, Output, just_aligned, random_operand
 from support.problems import check
 from support.properties import (
+    every_kernel,
     family_of,
     first_of_families,
     float32_precision,
@@ -89,8 +90,7 @@ def few(kernels: Iterable[Kernel], parts: Callable[[Kernel], Iterable[object]]) 
 
 def kernels_of(operands: type) -> list[Kernel]:
     """The kernels for an H100 whose operands' metadata are of a kind."""
-    kernels = cutlass_api.get_kernels(cc=90)
-    return [kernel for kernel in kernels if isinstance(kernel.metadata.operands, operands)]
+    return [each for each in every_kernel(90) if isinstance(each.metadata.operands, operands)]
 
 
 def layout_of(kernel: Kernel, at: int) -> str:

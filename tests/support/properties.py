@@ -9,6 +9,7 @@ import cutlass_api
 import torch
 from cutlass_api.arguments import GemmArguments
 
+from support.compiling import args_of
 from support.helpers import FLOAT8
 
 # ---- kernels -------------------------------------------------------------------------------------
@@ -112,10 +113,24 @@ def float32_precision(precision: str):
 # ---- helpers for tests of many kernels -----------------------------------------------------------
 
 
+def every_kernel(cc: int) -> list[cutlass_api.Kernel]:
+    """The kernels that `get_kernels` lists, and those with fast sums, which it lists for arguments
+    that permit them.
+    """
+    listed = cutlass_api.get_kernels(cc=cc)
+    alike = {}
+    for kernel in filter(truncates, listed):
+        key = (type(kernel.metadata.operands), types_of(kernel), *layouts_of(kernel))
+        alike.setdefault(key, args_of(kernel, fast_sums=True))
+    found = (cutlass_api.get_kernels(args, cc=cc) for args in alike.values())
+    fast = (kernel for kernels in found for kernel in kernels if sums_fast(kernel))
+    return listed + list(dict.fromkeys(fast))
+
+
 def by_family_and_types(kind: type) -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
     """All kernels for an H100 whose operands' metadata are of a kind."""
     groups = defaultdict(list)
-    for kernel in cutlass_api.get_kernels(cc=90):
+    for kernel in every_kernel(90):
         if isinstance(kernel.metadata.operands, kind):
             groups[family_of(kernel), types_of(kernel)].append(kernel)
     return dict(groups)

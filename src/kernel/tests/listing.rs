@@ -24,10 +24,12 @@ fn loss(problem: &Problem, target: Target) -> f64 {
 }
 
 #[test]
-fn every_kernel_is_listed_once() {
+fn every_kernel_without_fast_sums_is_listed_once() {
     let mut positions = listed().to_vec();
     positions.sort_unstable();
-    assert_eq!(positions, (0..all().len()).collect::<Vec<_>>());
+    let exact = (0..all().len()).filter(|position| !all()[*position].sums_fast());
+    assert_eq!(positions, exact.collect::<Vec<_>>());
+    assert!(positions.len() < all().len());
 }
 
 #[test]
