@@ -61,12 +61,16 @@ const HALVES_M_N: &[Variant] = &[
     (2, 64, [64, 128], 2, 2, 2),
 ];
 
-/// float32 with FMA, the wide operand contiguous along K.
+/// float32 with FMA, the wide operand contiguous along K. Splits fill the chip where the wide
+/// operand has few columns.
 const WORDS_K: &[Variant] = &[
     (16, 4, [32, 128], 1, 5, 1),
+    (16, 4, [32, 128], 1, 5, 4),
+    (16, 4, [32, 128], 1, 5, 8),
     (16, 8, [32, 128], 1, 5, 1),
     (16, 16, [32, 128], 1, 5, 1),
     (16, 16, [32, 128], 1, 4, 1),
+    (4, 4, [32, 128], 1, 4, 8),
     (4, 8, [32, 128], 1, 4, 1),
     (4, 16, [32, 128], 1, 4, 1),
 ];
@@ -74,9 +78,12 @@ const WORDS_K: &[Variant] = &[
 /// float32 with FMA, the wide operand contiguous along N.
 const WORDS_N: &[Variant] = &[
     (16, 4, [64, 64], 2, 5, 1),
+    (16, 4, [64, 64], 2, 5, 4),
+    (16, 4, [64, 64], 2, 5, 8),
     (16, 8, [64, 64], 2, 5, 2),
     (16, 16, [64, 64], 2, 5, 2),
     (16, 16, [64, 64], 2, 4, 1),
+    (4, 4, [64, 64], 2, 4, 8),
     (4, 8, [64, 64], 2, 4, 1),
     (4, 16, [64, 64], 2, 4, 1),
 ];
