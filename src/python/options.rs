@@ -1,10 +1,12 @@
 //! Process-wide options.
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use crate::launch::promotion;
 use crate::operand;
-use crate::operand::OnceValue;
+use crate::operand::{DType, OnceValue};
+use crate::problem::Problem;
 
 /// Whether operands are read through DLPack's C exchange table (True) or through `__dlpack__` at
 /// each call (False).
@@ -29,12 +31,27 @@ pub fn set_launch_promotion(on: bool) {
     promotion::set_enabled(on);
 }
 
-/// Whether kernels may round float32 operands to tf32. torch decides, if it is imported
-/// (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); without torch
-/// they must not.
-pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
-    static PRECISION: OnceValue<Py<PyAny>> = OnceValue::new();
-    let precision = match PRECISION.get(py) {
+/// Whether kernels may round the operands of a problem to tf32: if torch allows it, but not for one
+/// row or column, where reading the other operand takes the time and float32 kernels are as fast.
+#[inline(always)] // in every `matmul`
+pub fn tf32_allowed(py: Python<'_>, problem: &Problem) -> PyResult<bool> {
+    match problem.views()[0].dtype {
+        DType::F32 if !is_vector(problem) => torch_allows_tf32(py),
+        _ => Ok(false),
+    }
+}
+
+/// Whether the output of a product has one row or one column.
+pub fn is_vector(problem: &Problem) -> bool {
+    problem.product().is_some_and(|product| product.m() == 1 || product.n() == 1)
+}
+
+/// What torch's own float32 products follow: `torch.backends.cuda.matmul.fp32_precision`, which
+/// `torch.backends.fp32_precision` and the older settings change, too. Without torch, kernels must
+/// not round. torch's getters of the older settings raise if the newer one differs.
+fn torch_allows_tf32(py: Python<'_>) -> PyResult<bool> {
+    static PRECISION: OnceValue<(Py<PyAny>, Py<PyTuple>)> = OnceValue::new();
+    let (getter, arguments) = match PRECISION.get(py) {
         Some(known) => known,
         None => {
             let modules = py.import("sys")?.getattr("modules")?;
@@ -44,9 +61,15 @@ pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
                 return Ok(false);
             };
             PRECISION.get_or_try_init(py, || {
-                Ok::<_, PyErr>(torch.getattr("get_float32_matmul_precision")?.unbind())
+                let new = torch.getattr("_C")?.getattr_opt("_get_fp32_precision_getter")?;
+                let (getter, arguments) = match new {
+                    Some(getter) => (getter, PyTuple::new(py, ["cuda", "matmul"])?),
+                    None => (torch.getattr("get_float32_matmul_precision")?, PyTuple::empty(py)),
+                };
+                Ok::<_, PyErr>((getter.unbind(), arguments.unbind()))
             })?
         }
     };
-    Ok(precision.bind(py).call0()?.extract::<&str>()? != "highest")
+    let precision = getter.bind(py).call1(arguments.bind(py))?;
+    Ok(matches!(precision.extract()?, "tf32" | "high" | "medium"))
 }

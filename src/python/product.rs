@@ -20,7 +20,7 @@ use crate::driver;
 use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
 use crate::kernel as kernels;
 use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchRequest, choices};
-use crate::operand::{self, DType, DeviceId, OnceValue, View};
+use crate::operand::{self, DeviceId, OnceValue, View};
 use crate::problem::{
     GemmProblem, GroupedGemmProblem, OperandValue, Problem, ProblemOptions, fuse, rebind,
 };
@@ -93,7 +93,7 @@ pub fn check_gemm(
         problem.check()?;
         let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
         let epilogue = bound.map(|bound| bound.epilogue);
-        serving(A.py(), problem, epilogue, tf32_allowed(A.py())?).map(|_| ())
+        serving(A.py(), problem, epilogue, tf32_allowed(A.py(), problem)?).map(|_| ())
     })
 }
 
@@ -309,8 +309,7 @@ pub fn run(
     let py = tensor.py();
     problem.check()?;
     refuse_fake(problem, epilogue)?;
-    let views = problem.views();
-    let allows_tf32 = views[0].dtype == DType::F32 && tf32_allowed(py)?;
+    let allows_tf32 = tf32_allowed(py, problem)?;
     let mut key = ChoiceKey::new(problem, allows_tf32, preferred);
     if let Some(EpilogueOperands { graph, inputs, outputs }) = epilogue {
         key = key.with_epilogue(graph, inputs, outputs);

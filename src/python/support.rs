@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use super::arguments::native;
 use super::kernel::{PyKernel, rounds_to_tf32};
 use super::native_arguments::{NativeArguments, ScaledOperands};
-use super::options::tf32_allowed;
+use super::options::{is_vector, tf32_allowed};
 use super::status::Status;
 use crate::driver::Device;
 use crate::kernel;
@@ -108,12 +108,14 @@ pub fn policy(
     }
     let allowed = match *tf32 {
         Some(allowed) => allowed,
-        None => *tf32.insert(tf32_allowed(py)?),
+        None => *tf32.insert(tf32_allowed(py, &arguments.problem)?),
     };
     if allowed {
         return Ok(None);
     }
-    let reason = "the kernel rounds float32 operands to tf32; \
-                  torch.set_float32_matmul_precision(\"high\") allows that";
-    Ok(Some(reason.to_owned()))
+    let reason = match is_vector(&arguments.problem) {
+        true => "float32 kernels multiply one row or column as fast",
+        false => "torch.set_float32_matmul_precision(\"high\") allows that",
+    };
+    Ok(Some(format!("the kernel rounds float32 operands to tf32; {reason}")))
 }

@@ -18,7 +18,6 @@ use crate::driver::Device;
 use crate::epilogue::{BoundEpilogue, Epilogue};
 use crate::kernel::{self as kernels, Target};
 use crate::launch::choices;
-use crate::operand::DType;
 use crate::problem::Problem;
 use crate::process::{delay_forks, drop_unlocked};
 use crate::tune::{
@@ -37,17 +36,12 @@ pub fn ranked(
 ) -> PyResult<Tuned> {
     let uses_store = is_of_device && mode()? != Mode::Off;
     let user_keys = if uses_store { user_keys(py, problem)? } else { Vec::new() };
-    let allows_tf32 = allows_tf32(py, problem)?;
+    let allows_tf32 = tf32_allowed(py, problem)?;
     let tuned = tune::ranked(problem, target, epilogue, allows_tf32, uses_store, &user_keys);
     if tuned.warns {
         warn(py)?;
     }
     Ok(tuned)
-}
-
-/// Whether kernels may round the operands to tf32.
-fn allows_tf32(py: Python<'_>, problem: &Problem) -> PyResult<bool> {
-    Ok(problem.views()[0].dtype == DType::F32 && tf32_allowed(py)?)
 }
 
 /// Functions of extents that `autotune(key=)` was passed, and their names.
@@ -142,7 +136,7 @@ impl TuningBenchmark {
         device: Option<i32>,
         tolerance: Option<Option<f64>>,
     ) -> PyResult<TuningBenchmark> {
-        let allows_tf32 = allows_tf32(py, problem)?;
+        let allows_tf32 = tf32_allowed(py, problem)?;
         let device = device.map(Device::get).transpose()?;
         let check = tolerance.map(|tolerance| CheckOptions { tolerance, allows_tf32 });
         let benchmark = py.detach(|| Benchmark::new(problem, epilogue, device, check))?;
