@@ -56,7 +56,7 @@ def operand(value: Any) -> Any:
     """A CPU tensor as a tensor on the simulated device, with the same memory; any other value
     unchanged. Kernels may use the tensor's storage while the result lives.
     """
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return value
     storage = value.untyped_storage()
     on_device = device.Tensor(
