@@ -19,45 +19,108 @@ def matmul(
     epilogue: Callable[..., Any] | str | None = None,
     **operands: Any,
 ) -> Any:
-    """Computes one batch of all products, and restores the batch dimensions."""
+    """Computes one batch of all products, and restores the dimensions of the output."""
     check_ranks(A, B)
-    if epilogue is not None and _core.trace_epilogue(epilogue).outputs != ["D"]:
-        raise ValueError(
-            f"A has rank {A.ndim} and B {B.ndim}, but an epilogue with outputs except D needs "
-            "operands of rank 2 or 3: reshape them to one batch dimension"
-        )
+    second = None
+    if epilogue is not None:
+        traced = _core.trace_epilogue(epilogue)
+        if traced.outputs != ["D"]:
+            raise ValueError(
+                f"A has rank {A.ndim} and B {B.ndim}, but an epilogue with outputs except D needs "
+                "operands of rank 2 or 3: reshape them to one batch dimension"
+            )
+        at = second_factor(traced)
+        second = None if at is None else traced.inputs[at]
+    if out is not None:
+        check_out(out, output_shape(A, B))
+        if out_dtype is not None and _core.DType(out_dtype) != _core.DType(out.dtype):
+            raise of_other_dtype(_core.DType(out.dtype), _core.DType(out_dtype))
 
     def product(a: Any, b: Any, *flat: Any) -> Any:
         named = dict(zip(operands, flat, strict=True))
         options = {"out_dtype": out_dtype, "epilogue": epilogue, **named}
-        return _core.matmul(a, b, None, accumulator_type, **options)
+        if out is None:
+            return _core.matmul(a, b, None, accumulator_type, **options)
+        shape = flat_shape(a, b)
+        if hasattr(out, "new_empty"):  # Autocast casts no operands of a call with an output.
+            return _core.matmul(a, b, out.new_empty(shape), accumulator_type, **options)
+        return _core.matmul(a, b, None, accumulator_type, **{**options, "out_dtype": out.dtype})
 
-    result = over_batches(product, A, B, *operands.values())
+    is_factor = [name == second for name in operands]
+    result = over_batches(product, A, B, *operands.values(), is_factor=is_factor)
     if out is None:
         return result
-    if tuple(out.shape) != tuple(result.shape):
-        raise ValueError(f"out has shape {list(out.shape)}; pass shape {list(result.shape)}")
     out[...] = result
     return out
 
 
 def check_ranks(A: Any, B: Any) -> None:
     for name, tensor in (("A", A), ("B", B)):
-        if tensor.ndim < 2:
+        if tensor.ndim < 1:
             raise ValueError(
-                f"{name} must have rank 2 or more, but has rank {tensor.ndim} "
+                f"{name} must have rank 1 or more, but has rank {tensor.ndim} "
                 f"(shape {list(tensor.shape)})"
             )
 
 
+def check_out(out: Any, shape: Sequence[Any]) -> None:
+    if tuple(out.shape) != tuple(shape):
+        raise ValueError(f"out has shape {list(out.shape)}; pass shape {list(shape)}")
+
+
+def of_other_dtype(found: Any, requested: Any) -> ValueError:
+    return ValueError(f"out has dtype {found}, but out_dtype is {requested}; omit out_dtype")
+
+
+def second_factor(traced: Any) -> int | None:
+    """The position of the operand of an epilogue that A is multiplied by, too."""
+    return next((reads[0] for name, *reads in traced.nodes if name == "product"), None)
+
+
+def output_shape(A: Any, B: Any) -> tuple[Any, ...]:
+    """The shape of A @ B. A vector A counts as a row, B as a column, that the output lacks."""
+    batch = checked_shape(A.shape[:-2], B.shape[:-2])
+    return (*batch, *A.shape[-2:-1], *(B.shape[-1:] if B.ndim > 1 else ()))
+
+
+def flat_shape(a: Any, b: Any) -> tuple[Any, ...]:
+    """The shape of a product of one batch dimension at most."""
+    batch = [tensor.shape[0] for tensor in (a, b) if tensor.ndim == 3]
+    return (*batch[:1], a.shape[-2], b.shape[-1])
+
+
 def over_batches(
-    function: Callable[..., Any], A: Any, B: Any, *operands: Any, expands_matrices: bool = False
+    function: Callable[..., Any],
+    A: Any,
+    B: Any,
+    *operands: Any,
+    is_factor: Sequence[bool] = (),
+    expands_matrices: bool = False,
 ) -> Any:
-    """A product of any rank, from a function of the operands with one batch dimension at most."""
+    """A product of any rank, from a function of the operands with one batch dimension at most.
+
+    ``is_factor``: of each operand, whether it is a second matrix B. The others broadcast to the
+    output.
+    """
+    shape = output_shape(A, B)
+    if A.ndim == 1 or B.ndim == 1:
+        of_vectors = (A.ndim == 1, B.ndim == 1)
+        pairs = zip(operands, is_factor, strict=True)
+        operands = tuple(beside_vectors(each, *of_vectors, second) for each, second in pairs)
+        A, B = A[None] if A.ndim == 1 else A, B[:, None] if B.ndim == 1 else B
     batch = checked_shape(A.shape[:-2], B.shape[:-2])
     a, b = (one_batch(factor, batch, expands_matrices=expands_matrices) for factor in (A, B))
     out = function(a, b, *(one_batch(operand, batch) for operand in operands))
-    return out.reshape((*batch, A.shape[-2], B.shape[-1]))
+    return out.reshape(shape)
+
+
+def beside_vectors(operand: Any, is_row: bool, is_column: bool, is_factor: bool) -> Any:
+    """An operand of an epilogue, with the dimensions of the output that vectors A and B lack."""
+    if getattr(operand, "ndim", 0) == 0:
+        return operand
+    if is_row and not is_factor:
+        operand = operand[..., None, :]
+    return operand[..., None] if is_column else operand
 
 
 def broadcast_shape(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:

@@ -1152,7 +1152,8 @@ def matmul(
 ) -> Any:
     """Returns A @ B, or epilogue(A @ B, **operands), computed by the kernel that ranks first.
 
-    A has shape (*, M, K), B (*, K, N); batch dimensions broadcast. out: the output; None
+    A has shape (*, M, K), B (*, K, N); batch dimensions broadcast. A vector A (K,) counts as
+    a row, B (K,) as a column, and the output lacks that dimension. out: the output; None
     allocates it in out_dtype, by default A's and B's common dtype (int32 for integers,
     bfloat16 for float8). accumulator_type: None means int32 for integers, float64 if A or B
     is float64, else float32. epilogue: an epilogue function or its source

@@ -16,8 +16,9 @@ use crate::problem::{GemmProblem, Problem};
 
 /// Returns A @ B, or epilogue(A @ B, **operands), computed by the kernel that ranks first.
 ///
-/// A has shape (*, M, K), B (*, K, N); batch dimensions broadcast. out: the output; None allocates
-/// it in out_dtype, by default A's and B's common dtype (int32 for integers, bfloat16 for float8).
+/// A has shape (*, M, K), B (*, K, N); batch dimensions broadcast. A vector A (K,) counts as a row,
+/// B (K,) as a column, and the output lacks that dimension. out: the output; None allocates it in
+/// out_dtype, by default A's and B's common dtype (int32 for integers, bfloat16 for float8).
 /// accumulator_type: None means int32 for integers, float64 if A or B is float64, else float32.
 /// epilogue: an epilogue function or its source (cutlass_api.fusion). Its parameters are passed as
 /// keywords, tensors or numbers that broadcast to the output; so are its outputs except D, tensors
@@ -93,7 +94,10 @@ impl<'py> Call<'_, 'py> {
         if dispatch_in_python(classes) {
             return self.through("cutlass_api.ops");
         }
-        let batched = broadcast(&mut gemm.a, &mut gemm.b)?;
+        let batched = match broadcast(&mut gemm.a, &mut gemm.b) {
+            Ok(batched) => batched,
+            Err(error) => return self.unread(error),
+        };
         let dtype = self.out_dtype.map(dtype::parse).transpose()?;
         let out = match self.out {
             Some(out) => out.clone(),
@@ -140,15 +144,20 @@ impl<'py> Call<'_, 'py> {
         py.import(module)?.getattr("matmul")?.call(positional, Some(&kwargs))
     }
 
-    /// Computes a product whose operands have no view: of more than one batch dimension, or of
-    /// torch tensors that the operators serve or refuse by kind. Otherwise returns the error.
+    /// Computes a product of vectors or of more than one batch dimension, or whose operands have no
+    /// view and are torch tensors that the operators serve or refuse by kind. Otherwise returns the
+    /// error.
     #[cold]
     fn unread(&self, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
         let classes = [TensorClass::of(self.a)?, TensorClass::of(self.b)?];
         let has_subclass = dispatch_in_python(classes);
-        for tensor in [self.a, self.b] {
+        for (tensor, class) in [self.a, self.b].into_iter().zip(classes) {
+            // A proxy of torch.fx, for example.
+            if class == TensorClass::Foreign && tensor.hasattr("__torch_function__")? {
+                return self.through("cutlass_api.ops");
+            }
             if let Some(rank) = tensor.getattr_opt(intern!(tensor.py(), "ndim"))?
-                && rank.extract::<usize>()? > 3
+                && !matches!(rank.extract::<usize>()?, 2 | 3)
                 && !has_subclass
             {
                 return self.through("cutlass_api._batches");

@@ -111,8 +111,8 @@ def test_batch_dimensions_that_do_not_broadcast():
         cutlass_api.matmul(torch.ones(2, 3, 4, 5), torch.ones(4, 3, 5, 6))
     with pytest.raises(ValueError, match=r"out has shape \[4, 6\]; pass shape \[2, 3, 4, 6\]"):
         cutlass_api.matmul(torch.ones(2, 3, 4, 5), torch.ones(5, 6), out=torch.ones(4, 6))
-    with pytest.raises(ValueError, match=r"^B must have rank 2 or more"):
-        cutlass_api.matmul(torch.ones(2, 3, 4, 5), torch.ones(5))
+    with pytest.raises(ValueError, match=r"^B must have rank 1 or more"):
+        cutlass_api.matmul(torch.ones(2, 3, 4, 5), torch.ones(()))
 
 
 @devices
@@ -326,8 +326,8 @@ def test_what_does_not_fit_is_named():
     a = torch.ones(3, 4)
     with pytest.raises(ValueError, match="dimension K differs"):
         cutlass_api.matmul(a, a)
-    with pytest.raises(ValueError, match="A must have rank 2 or 3"):
-        cutlass_api.matmul(a[0], a)
+    with pytest.raises(ValueError, match="A must have rank 1 or more"):
+        cutlass_api.matmul(a[0, 0], a)
     with pytest.raises(TypeError, match=r"^A is a list"):
         cutlass_api.matmul([[1.0]], a)
     with pytest.raises(TypeError, match=r"^B is a list"):

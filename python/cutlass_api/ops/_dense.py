@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cutlass_api._dtypes import FLOAT8
 from cutlass_api.ops import _epilogues, _labels, _vmap
-from cutlass_api.ops._library import empty, launch, refuse
+from cutlass_api.ops._library import empty, launch, product_shape, refuse
 from cutlass_api.ops._operator import OPS, Call, Gradient, NoDerivative, Operator
 
 
@@ -23,12 +23,18 @@ def mm(
 
 
 def bmm(
-    A: Tensor, B: Tensor, *, out_dtype: torch.dtype | None = None, out: Tensor | None = None
+    A: Tensor,
+    B: Tensor,
+    *,
+    broadcast: bool = False,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """A @ B for A (L, M, K) and B (L, K, N)."""
-    check_batches("bmm", "A", A, "B", B)
+    """A @ B for A (L, M, K) and B (L, K, N). broadcast: one may be a matrix, or a batch of 1."""
+    if not broadcast:
+        check_batches("bmm", "A", A, "B", B)
     if out is None:
-        out = empty(A, B, (A.shape[0], A.shape[1], B.shape[2]), out_dtype)
+        out = empty(A, B, product_shape("bmm", A, B), out_dtype)
     return launch("bmm", A, B, out=out)
 
 
@@ -93,12 +99,10 @@ def add_product(
 
 
 def multiply(A: Tensor, B: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-    """A @ B, where an operand of rank 2 repeats over the batch of the other."""
+    """A @ B, where a matrix or a batch of 1 repeats over the batch of the other."""
     if A.dim() == 2 and B.dim() == 2:
         return OPS.mm(A, B, out_dtype=out_dtype)
-    batch = max(x.shape[0] for x in (A, B) if x.dim() == 3)
-    A, B = (x.expand(batch, *x.shape[-2:]) for x in (A, B))
-    return OPS.bmm(A, B, out_dtype=out_dtype)
+    return OPS.bmm(A, B, broadcast=True, out_dtype=out_dtype)
 
 
 def factor_gradients(
@@ -106,12 +110,17 @@ def factor_gradients(
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of A and B, from that of A @ B. grad is rounded to the dtype of A and B."""
     grad = grad.to(A.dtype if A.is_floating_point() else B.dtype)
-    of_a = multiply(grad, B.mT).sum_to_size(A.shape) if needs[0] else None
-    if not needs[1]:
-        return of_a, None
-    if A.dim() == 3 and B.dim() == 2:  # one product over all rows, in place of a sum of products
-        A, grad = A.flatten(0, 1), grad.flatten(0, 1)
-    return of_a, multiply(A.mT, grad).sum_to_size(B.shape)
+    of_a = summed_product(grad, B.mT, A.shape) if needs[0] else None
+    return of_a, summed_product(A.mT, grad, B.shape) if needs[1] else None
+
+
+def summed_product(A: Tensor, B: Tensor, shape: Sequence[int]) -> Tensor:
+    """A @ B of this shape, where a factor of the shape repeats over a batch: one product that sums
+    over the batch, too, in place of a sum of products.
+    """
+    if A.dim() == 3 and B.dim() == 3 and (len(shape) == 2 or shape[0] == 1):
+        A, B = A.transpose(0, 1).flatten(1), B.flatten(0, 1)
+    return multiply(A, B).view(shape)
 
 
 def check_differentiable(call: Call) -> None:
@@ -186,7 +195,7 @@ OPERATORS = (
         summary="A @ B, with `out_dtype`",
     ),
     record(
-        "bmm(Tensor A, Tensor B, *, ScalarType? out_dtype=None) -> Tensor",
+        "bmm(Tensor A, Tensor B, *, bool broadcast=False, ScalarType? out_dtype=None) -> Tensor",
         bmm,
         batched="bmm",
         summary="A @ B, with `out_dtype`",

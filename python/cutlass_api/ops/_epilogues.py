@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 
+from cutlass_api._batches import second_factor
 from cutlass_api._core import trace_epilogue
 from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
 
@@ -68,8 +69,7 @@ def scaled(
 
 def factor(epilogue: str) -> int | None:
     """The position of the operand that A is multiplied by, too: the argument of `product`."""
-    nodes = trace_epilogue(epilogue).nodes
-    return next((reads[0] for name, *reads in nodes if name == "product"), None)
+    return second_factor(trace_epilogue(epilogue))
 
 
 def scales_blocks(epilogue: str) -> bool:

@@ -10,7 +10,7 @@ from cutlass_api._core import trace_epilogue
 from cutlass_api._dtypes import FLOAT8, INTEGER
 from cutlass_api.ops import _dense, _epilogues
 from cutlass_api.ops._evaluate import evaluate
-from cutlass_api.ops._labels import SUMS, Product, Rule, dtype_of
+from cutlass_api.ops._labels import SUMS, Product, Rule, broadcast, dtype_of
 from cutlass_api.ops._library import empty, launch, product_dtype, product_shape
 from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative
 
@@ -104,7 +104,9 @@ def labels(call: Call) -> Rule:
     for at, operand in enumerate(call.operands):
         is_factor = at == factor
         inputs["operands", at] = (
-            product.behind_batch(operand, ("k", "n")) if is_factor else product.broadcast(operand)
+            product.behind_batch(operand, ("k", "n"))
+            if is_factor
+            else broadcast(operand, product.out)
         )
     addends = _epilogues.addends(call.epilogue)
     dtypes = dtype_of(call.A), dtype_of(call.B)

@@ -105,19 +105,20 @@ class Product:
             return labels
         return ("l" if operand.shape[0] == self.batch else None, *labels)
 
-    def broadcast(self, operand: Spec) -> Labels:
-        """The labels of an operand that broadcasts to the output."""
-        rank = len(operand.shape)
-        names = ((None,) * rank + self.out)[-rank:] if rank else ()
-        return tuple(
-            None if extent == 1 else name for name, extent in zip(names, operand.shape, strict=True)
-        )
+
+def broadcast(operand: Spec, out: Labels) -> Labels:
+    """The labels of an operand that broadcasts to an output with these labels."""
+    rank = len(operand.shape)
+    names = ((None,) * rank + out)[-rank:] if rank else ()
+    return tuple(
+        None if extent == 1 else name for name, extent in zip(names, operand.shape, strict=True)
+    )
 
 
 def product(call: Call) -> Rule:
     """The rule of products of floats or integers, to which the other operands are added."""
     labels = Product(call)
-    addends = {name: labels.broadcast(spec) for name, spec in call.others.items()}
+    addends = {name: broadcast(spec, labels.out) for name, spec in call.others.items()}
     is_float = dtype_of(call.factors[0]).is_floating_point
     return Rule(
         [labels.out],

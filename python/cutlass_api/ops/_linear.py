@@ -1,6 +1,7 @@
 """``linear``, and the two operators by which it differentiates."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -9,10 +10,12 @@ from cutlass_api.fusion import activation as activations
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._dense import check_differentiable
 from cutlass_api.ops._evaluate import DERIVATIVES
-from cutlass_api.ops._labels import SUMS, Labels, Rule
+from cutlass_api.ops._labels import SUMS, Labels, Rule, broadcast
 from cutlass_api.ops._library import empty, launch, refuse, rows_of
 from cutlass_api.ops._operator import OPS, Call, Gradient, Operator
 from cutlass_api.ops._vmap import Result, front
+
+VmapRule = Callable[[Call, Call, int], Result]
 
 
 def linear(
@@ -25,14 +28,14 @@ def linear(
 ) -> Tensor:
     """activation(input @ weight.T + bias), in one launch.
 
-    input (*, K), weight (N, K), bias (N,) or None, activation a name of
-    ``cutlass_api.fusion.activation`` or None.
+    input (*, K), weight (N, K), or (K,) for an output (*), bias None or of a shape that broadcasts
+    to the output, activation a name of ``cutlass_api.fusion.activation`` or None.
     """
     out = linear_output(input, weight) if out is None else out
     epilogue = None
     if bias is not None or activation is not None:
         epilogue = _epilogues.linear(activation, bias is not None)
-    launch_linear(input, weight, bias, matrix(out), epilogue)
+    launch_linear(input, weight, bias, epilogue, out)
     return out
 
 
@@ -48,7 +51,7 @@ def linear_forward(
         return linear(input, weight, bias, activation), input.new_empty(0)
     out, preactivation = linear_output(input, weight), linear_output(input, weight)
     epilogue = _epilogues.linear(activation, bias is not None, returns_preactivation=True)
-    launch_linear(input, weight, bias, (matrix(out), matrix(preactivation)), epilogue)
+    launch_linear(input, weight, bias, epilogue, out, preactivation)
     return out, preactivation
 
 
@@ -68,24 +71,47 @@ def linear_weight_grad(grad: Tensor, input: Tensor) -> Tensor:
 
 
 def linear_output(input: Tensor, weight: Tensor) -> Tensor:
-    if input.dim() == 0 or weight.dim() != 2:
+    if input.dim() == 0 or weight.dim() not in (1, 2):
         raise refuse(
             "linear",
             f"input has shape {list(input.shape)} and weight {list(weight.shape)}; pass an input "
-            "(*, K) and a weight (N, K)",
+            "(*, K) and a weight (N, K) or (K,)",
         )
-    return empty(input, weight, (*input.shape[:-1], weight.shape[0]), None)
+    return empty(input, weight, (*input.shape[:-1], *weight.shape[:-1]), None)
 
 
 def launch_linear(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    out: Tensor | tuple[Tensor, ...],
     epilogue: str | None,
+    *outs: Tensor,
 ) -> None:
-    operands = () if bias is None else (bias,)
+    if weight.dim() == 1:
+        weight, bias = weight[None], of_one_column(bias)
+        outs = tuple(out[..., None] for out in outs)
+    operands = () if bias is None else (bias_of_rows(bias, outs[0].shape),)
+    matrices = tuple(map(matrix, outs))
+    out = matrices if len(matrices) > 1 else matrices[0]
     launch("linear", rows_of(input), weight.t(), *operands, out=out, epilogue=epilogue)
+
+
+def of_one_column(bias: Tensor | None) -> Tensor | None:
+    """A bias of an output without the dimension N, for one with N = 1."""
+    return bias if bias is None or bias.dim() == 0 else bias[..., None]
+
+
+def bias_of_rows(bias: Tensor, shape: Sequence[int]) -> Tensor:
+    """A bias that broadcasts to an output of this shape, for the matrix of the output's rows."""
+    if bias.dim() <= 1 or bias.dim() == len(shape) == 2:
+        return bias
+    try:
+        return rows_of(bias.expand(tuple(shape) if len(shape) > 1 else (1, *shape)))
+    except RuntimeError:
+        reason = "does not broadcast to the output's shape"
+        raise refuse(
+            "linear", f"bias with shape {list(bias.shape)} {reason} {list(shape)}"
+        ) from None
 
 
 def matrix(out: Tensor) -> Tensor:
@@ -112,7 +138,8 @@ def save_linear(ctx: Any, call: Call, output: Any) -> None:
     ctx.save_for_backward(
         call.input, call.weight, saved if ctx.activation != "identity" else None, *operands
     )
-    ctx.bias_dtype = None if call.bias is None else call.bias.dtype
+    if call.bias is not None:
+        ctx.bias_dtype, ctx.bias_shape = call.bias.dtype, call.bias.shape
     ctx.set_materialize_grads(False)
 
 
@@ -129,12 +156,17 @@ def linear_backward(ctx: Any, needs: Call, *grads: Tensor | None) -> dict[str, A
     if grad is None:
         return gradients
     # Nothing is flattened: a DTensor may be sharded along any dimension.
-    if needs.input:
-        gradients["input"] = OPS.linear(grad.to(weight.dtype), weight.t()).to(input.dtype)
-    if needs.weight:
-        gradients["weight"] = OPS.linear_weight_grad(grad.to(input.dtype), input)
     if needs.bias:
-        gradients["bias"] = grad.sum_to_size(grad.shape[-1:]).to(ctx.bias_dtype)
+        whole = grad if len(ctx.bias_shape) <= grad.dim() else grad[None]
+        gradients["bias"] = whole.sum_to_size(ctx.bias_shape).to(ctx.bias_dtype)
+    columns = weight
+    if weight.dim() == 1:
+        grad, columns = grad[..., None], weight[None]
+    if needs.input:
+        gradients["input"] = OPS.linear(grad.to(weight.dtype), columns.t()).to(input.dtype)
+    if needs.weight:
+        of_columns = OPS.linear_weight_grad(grad.to(input.dtype), input)
+        gradients["weight"] = of_columns.view(weight.shape)
     return gradients
 
 
@@ -155,6 +187,28 @@ def weight_gradient_backward(ctx: Any, needs: Call, of_weight: Tensor) -> dict[s
 # ---- vmap ----------------------------------------------------------------------------------------
 
 
+def of_columns(rule: VmapRule) -> VmapRule:
+    """A rule that also serves weights (K,), from one for weights (N, K)."""
+
+    def examples(call: Call, dims: Call, size: int) -> Result:
+        if call.weight.dim() - (dims.weight is not None) != 1:
+            return rule(call, dims, size)
+        weight, bias = front(call.weight, dims.weight)[..., None, :], call.bias
+        if bias is not None and bias.dim() > (dims.bias is not None):
+            bias = front(bias, dims.bias)[..., None]
+        mapped = (None if dim is None else 0 for dim in (dims.weight, dims.bias))
+        dims = dims.replace(**dict(zip(("weight", "bias"), mapped, strict=True)))
+        outs, out_dims = rule(call.replace(weight=weight, bias=bias), dims, size)
+        if isinstance(outs, Tensor):
+            return outs.squeeze(-1), out_dims
+        # A second output that is not mapped is empty.
+        pairs = zip(outs, out_dims, strict=True)
+        return tuple(x if at is None else x.squeeze(-1) for x, at in pairs), out_dims
+
+    return examples
+
+
+@of_columns
 def linear_examples(call: Call, dims: Call, size: int) -> Result:
     if dims.weight is dims.bias is None:
         return call.replace(input=front(call.input, dims.input)).run(), 0
@@ -163,28 +217,28 @@ def linear_examples(call: Call, dims: Call, size: int) -> Result:
 
 def of_weights(call: Call, dims: Call, size: int, activation: str | None) -> Tensor:
     """`linear` with a weight or bias for each example."""
-    rows, weight, bias = (
-        None if value is None else front(value, dim)
-        for value, dim in (
-            (call.input, dims.input),
-            (call.weight, dims.weight),
-            (call.bias, dims.bias),
-        )
-    )
-    assert rows is not None and weight is not None
+    rows, weight = front(call.input, dims.input), front(call.weight, dims.weight)
     leading = rows.shape[:-1] if dims.input is None else rows.shape[1:-1]
     batch = () if dims.input is None else (size,)
     rows = rows.reshape(*batch, math.prod(leading), rows.shape[-1])
     if dims.input is dims.weight is None:
         rows = rows.expand(size, *rows.shape)
-    if bias is not None and dims.bias is not None:
-        bias = bias.unsqueeze(1)
+    bias = call.bias
+    if bias is not None:
+        shape = (*leading, weight.shape[-2])
+        if dims.bias is None:
+            bias = bias_of_rows(bias, shape)
+        else:
+            bias = front(bias, dims.bias, max(1, len(leading)) + 1)
+            if len(leading) > 1:
+                bias = bias.expand(size, *shape).flatten(1, -2)
     source = _epilogues.linear(activation, bias is not None)
     operands = [] if bias is None else [bias]
     out = OPS.mm_epilogue(rows, weight.mT, operands, source)
     return out.view(size, *leading, out.shape[-1])
 
 
+@of_columns
 def forward_examples(call: Call, dims: Call, size: int) -> Result:
     stores = call.activation in _epilogues.PREACTIVATION_DERIVATIVES
     out_dims = (0, 0 if stores else None)
@@ -207,7 +261,7 @@ def weight_gradient_examples(call: Call, dims: Call, size: int) -> Result:
 
 
 def linear_flops(call: Call) -> Any:
-    return 2 * math.prod(call.input) * call.weight[0]
+    return 2 * math.prod(call.input) * math.prod(call.weight[:-1])
 
 
 def weight_gradient_flops(call: Call) -> Any:
@@ -216,12 +270,14 @@ def weight_gradient_flops(call: Call) -> Any:
 
 def linear_labels(call: Call) -> Rule:
     rows = tuple(f"m{at}" for at in range(len(call.input.shape) - 1))
-    inputs: dict[Any, Labels] = {"input": (*rows, "k"), "weight": ("n", "k")}
+    weight: Labels = ("n", "k")[-len(call.weight.shape) :]
+    out = (*rows, *weight[:-1])
+    inputs: dict[Any, Labels] = {"input": (*rows, "k"), "weight": weight}
     if call.bias is not None:
-        inputs["bias"] = ("n",)
+        inputs["bias"] = broadcast(call.bias, out)
     is_linear = call.activation in (None, "identity")
     return Rule(
-        [(*rows, "n")],
+        [out],
         inputs,
         sums=SUMS if is_linear else (),
         factors=call.operator.factors if is_linear else (),

@@ -1,12 +1,22 @@
 """``cutlass_api.linear``, and ``cutlass_api.matmul`` where torch differentiates or traces."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
-from cutlass_api._batches import check_ranks, over_batches
+import cutlass_api
+from cutlass_api._batches import (
+    check_out,
+    check_ranks,
+    of_other_dtype,
+    output_shape,
+    over_batches,
+    second_factor,
+)
 from cutlass_api._core import trace_epilogue
 from cutlass_api.fusion import activation as activations
 from cutlass_api.ops._library import rows_of
@@ -57,6 +67,11 @@ def matmul(
     **operands: Any,
 ) -> Tensor:
     """``cutlass_api.matmul`` through the operators, which torch differentiates and traces."""
+    others = tuple(x for x in (A, B, out) if x is not None and not isinstance(x, Tensor))
+    if has_torch_function(others):  # as the proxies of torch.fx have
+        options = {"out_dtype": out_dtype, "epilogue": epilogue, **operands}
+        positional = (A, B, out, accumulator_type)
+        return handle_torch_function(cutlass_api.matmul, others, *positional, **options)
     if accumulator_type is not None:
         raise ValueError(
             f"accumulator_type is {accumulator_type}, but torch differentiates or traces the call "
@@ -70,12 +85,21 @@ def matmul(
             "matmul with out= computes no gradients, but an operand requires grad: omit out, or "
             "call it under torch.no_grad()"
         )
+    if out is not None:
+        check_out(out, output_shape(A, B))
+        if out_dtype is not None and out_dtype is not out.dtype:
+            names = (str(dtype).removeprefix("torch.") for dtype in (out.dtype, out_dtype))
+            raise of_other_dtype(*names)
+        if torch.is_autocast_enabled(A.device.type):  # which casts no operands of such a call
+            with torch.autocast(A.device.type, enabled=False):
+                return matmul(A, B, out, epilogue=epilogue, **operands)
+        out_dtype = out.dtype
     if epilogue is None:
         if operands:
             raise TypeError(f"{next(iter(operands))} is passed without an epilogue; pass epilogue=")
         result = product(A, B, out_dtype)
     else:
-        source, inputs = epilogue_source(epilogue)
+        source, inputs, second = epilogue_source(epilogue)
         missing = [name for name in inputs if name not in operands]
         extra = [name for name in operands if name not in inputs]
         if missing or extra:
@@ -83,21 +107,43 @@ def matmul(
                 f"the epilogue takes {', '.join(inputs) or 'no operands'}, but "
                 f"{', '.join(operands) or 'nothing'} is passed"
             )
-        tensors = [as_tensor(operands[name], A) for name in inputs]
-        result = fused_product(A, B, tensors, source, out_dtype)
+        tensors = [as_tensor(name, operands[name], A) for name in inputs]
+        result = fused_product(A, B, tensors, source, second, out_dtype)
     return result if out is None else out.copy_(result)
 
 
 def product(A: Tensor, B: Tensor, out_dtype: torch.dtype | None) -> Tensor:
-    """A (*, M, K) @ B (*, K, N)."""
-    if B.dim() == 2:
-        out: Tensor = OPS.mm(rows_of(A), B, out_dtype=out_dtype)
-        return out if A.dim() == 2 else out.view(*A.shape[:-1], B.shape[-1])
-
-    def batched(a: Tensor, b: Tensor) -> Any:
-        return OPS.bmm(a, b, out_dtype=out_dtype)
-
-    return over_batches(batched, A, B, expands_matrices=True)
+    """A (*, M, K) @ B (*, K, N), or of vectors (K,). No factor is expanded: of a batch dimension
+    that one factor lacks, the other's matrices are stacked.
+    """
+    shape = output_shape(A, B)
+    A, B = (A[None] if A.dim() == 1 else A), (B[:, None] if B.dim() == 1 else B)
+    sizes_a, sizes_b = A.shape[:-2], B.shape[:-2]
+    if all(size == 1 for size in sizes_b):
+        matrix = B if B.dim() == 2 else B.reshape(B.shape[-2:])
+        out: Tensor = OPS.mm(rows_of(A), matrix, out_dtype=out_dtype)
+        return out if out.shape == shape else out.view(shape)
+    if all(size == 1 for size in sizes_a):
+        A, B = A.reshape(A.shape[-2:]), B.flatten(0, -3)
+        return OPS.bmm(A, B, broadcast=True, out_dtype=out_dtype).view(shape)
+    if sizes_a == sizes_b:
+        A, B = A.flatten(0, -3), B.flatten(0, -3)
+        return OPS.bmm(A, B, out_dtype=out_dtype).view(shape)
+    rank = max(A.dim(), B.dim()) - 2
+    A, B = (x.reshape(*(1,) * (rank + 2 - x.dim()), *x.shape) for x in (A, B))
+    pairs = list(enumerate(zip(A.shape[:rank], B.shape[:rank], strict=True)))
+    of_a = [at for at, (size_a, size_b) in pairs if size_b == 1 and size_a != 1]
+    of_b = [at for at, (size_a, size_b) in pairs if size_a == 1 and size_b != 1]
+    both = [at for at in range(rank) if at not in (*of_a, *of_b)]
+    # For each of the batch dimensions of both, a product of matrices (of_a, M, K) and (K, of_b, N).
+    batch, rows, columns = (
+        math.prod([shape[at] for at in dims]) for dims in (both, (*of_a, rank), (*of_b, rank + 1))
+    )
+    A = A.permute(*both, *of_b, *of_a, rank, rank + 1).reshape(batch, rows, A.shape[-1])
+    B = B.permute(*both, *of_a, rank, *of_b, rank + 1).reshape(batch, B.shape[-2], columns)
+    order = (*both, *of_a, rank, *of_b, rank + 1)
+    out = OPS.bmm(A, B, out_dtype=out_dtype).view([shape[at] for at in order])
+    return out.permute([order.index(at) for at in range(rank + 2)]).contiguous()
 
 
 def fused_product(
@@ -105,16 +151,18 @@ def fused_product(
     B: Tensor,
     operands: Sequence[Tensor],
     epilogue: str,
+    second: int | None,
     out_dtype: torch.dtype | None,
 ) -> Tensor:
-    """epilogue(A @ B, *operands). The operands broadcast to (*, M, N)."""
+    """epilogue(A @ B, *operands). The operands broadcast to the output, except for a second B."""
 
     def fused(a: Tensor, b: Tensor, *operands: Tensor) -> Any:
         return OPS.mm_epilogue(a, b, operands, epilogue, out_dtype=out_dtype)
 
-    if A.dim() <= 3 and B.dim() <= 3:
+    if {A.dim(), B.dim()} <= {2, 3}:
         return fused(A, B, *operands)
-    return over_batches(fused, A, B, *operands)
+    is_factor = [at == second for at in range(len(operands))]
+    return over_batches(fused, A, B, *operands, is_factor=is_factor)
 
 
 def requires_grad(A: Tensor, B: Tensor, out: Tensor, operands: dict[str, Any]) -> bool:
@@ -122,19 +170,30 @@ def requires_grad(A: Tensor, B: Tensor, out: Tensor, operands: dict[str, Any]) -
     return any(isinstance(value, Tensor) and value.requires_grad for value in values)
 
 
-def epilogue_source(epilogue: Callable[..., Any] | str) -> tuple[str, list[str]]:
-    """The source of an epilogue without outputs other than D, and its operands' names."""
+def epilogue_source(epilogue: Callable[..., Any] | str) -> tuple[str, list[str], int | None]:
+    """The source of an epilogue without outputs other than D, its operands' names, and the position
+    of a second matrix B among them.
+    """
     traced = trace_epilogue(epilogue)
     if [reduced for _, _, reduced in traced.results] != [False]:
         raise ValueError(
             f"the epilogue returns {', '.join(traced.outputs)}, but torch differentiates or traces "
             "the call of matmul, which then returns D alone and reduces nothing"
         )
-    return traced.source, traced.inputs
+    return traced.source, traced.inputs, second_factor(traced)
 
 
-def as_tensor(operand: Tensor | float, like: Tensor) -> Tensor:
+def as_tensor(name: str, operand: Tensor | float, like: Tensor) -> Tensor:
+    """An operand of an epilogue. The kernels read a number and a tensor of one element alike."""
     if isinstance(operand, Tensor):
         return operand
     dtype = torch.float64 if like.dtype is torch.float64 else torch.float32
-    return torch.full((1,), operand, dtype=dtype, device=like.device)
+    if isinstance(operand, (int, torch.SymInt)):
+        if -(2**31) <= operand < 2**31:
+            dtype = torch.int32
+        elif not like.is_floating_point():
+            raise ValueError(
+                f"{name} is {operand}, which exceeds int32; with an integer accumulator, write it "
+                "as a float"
+            )
+    return torch.full((), operand, dtype=dtype, device=like.device)

@@ -8,7 +8,7 @@ from torch import Tensor
 from cutlass_api._dtypes import E8M0, FLOAT8, INT8
 from cutlass_api.ops import _dense, _epilogues, _labels, _vmap
 from cutlass_api.ops._grouped import check_offsets, grouped_flops
-from cutlass_api.ops._labels import SUMS, Blocks, Labels, Product, Rule, Spec, dtype_of
+from cutlass_api.ops._labels import SUMS, Blocks, Labels, Product, Rule, Spec, broadcast, dtype_of
 from cutlass_api.ops._library import batch_of, empty, launch, product_shape, refuse
 from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative, Operator
 from cutlass_api.ops._scales import (
@@ -230,7 +230,7 @@ def scaled_labels(call: Call) -> Rule:
         own = scale_labels(labels.extents, factor, scale, labels.batch, blocks)
         inputs[name] = labels.behind_batch(scale, own)
     if call.bias is not None:
-        inputs["bias"] = labels.broadcast(call.bias)
+        inputs["bias"] = broadcast(call.bias, labels.out)
     return Rule(
         [labels.out],
         inputs,

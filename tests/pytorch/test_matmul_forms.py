@@ -1,0 +1,320 @@
+"""`cutlass_api.matmul` and `linear` of vectors, of batches that broadcast, and into an output."""
+
+import cutlass_api
+import numpy as np
+import pytest
+import torch
+from cutlass_api.ops import OPS
+from support.operator_calls import dynamo, randn, seed  # noqa: F401
+from torch import func
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
+
+#: The shapes of A and B: vectors, and each way in which batch dimensions broadcast.
+SHAPES = [
+    ((5,), (5,)),
+    ((5,), (5, 6)),
+    ((4, 5), (5,)),
+    ((5,), (2, 5, 6)),
+    ((2, 4, 5), (5,)),
+    ((5,), (2, 3, 5, 6)),
+    ((2, 3, 4, 5), (5,)),
+    ((4, 5), (5, 6)),
+    ((3, 4, 5), (5, 6)),
+    ((4, 5), (3, 5, 6)),
+    ((1, 4, 5), (3, 5, 6)),
+    ((3, 4, 5), (1, 5, 6)),
+    ((2, 3, 4, 5), (5, 6)),
+    ((2, 3, 4, 5), (2, 3, 5, 6)),
+    ((2, 1, 4, 5), (3, 5, 6)),
+    ((2, 3, 4, 5), (2, 1, 5, 6)),
+    ((1, 3, 4, 5), (2, 1, 5, 6)),
+    ((2, 3, 1, 4, 5), (2, 1, 7, 5, 6)),
+    ((3, 4, 5), (1, 1, 5, 6)),
+    ((1, 1, 4, 5), (3, 5, 6)),
+    ((0, 3, 4, 5), (3, 5, 6)),
+    ((2, 1, 4, 5), (0, 5, 6)),
+]
+shapes = pytest.mark.parametrize(("shape_a", "shape_b"), SHAPES, ids=str)
+
+
+def operands(shape_a, shape_b, dtype=torch.float64):
+    return randn(*shape_a, dtype=dtype), randn(*shape_b, dtype=dtype)
+
+
+@shapes
+def test_values_and_gradients_are_those_of_torch(shape_a, shape_b):
+    a, b = operands(shape_a, shape_b)
+    expected = torch.matmul(a, b)
+    results = [cutlass_api.matmul(a, b)]
+    results.append(torch.from_numpy(np.asarray(cutlass_api.matmul(a.numpy(), b.numpy()))))
+    a.requires_grad_(), b.requires_grad_()
+    results.append(cutlass_api.matmul(a, b))
+    for result in results:
+        torch.testing.assert_close(result.detach(), expected)
+    assert results[2].is_contiguous()
+    weight = torch.randn_like(expected)
+    ours, theirs = (
+        torch.autograd.grad((f(a, b) * weight).square().sum(), (a, b), create_graph=True)
+        for f in (cutlass_api.matmul, torch.matmul)
+    )
+    torch.testing.assert_close(ours, theirs)
+    second = [
+        torch.autograd.grad((x.square().sum() + y.square().sum()), (a, b))
+        for x, y in (ours, theirs)
+    ]
+    torch.testing.assert_close(*second)
+
+
+@shapes
+@pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), (-1, 0)])
+def test_vmap_and_gradients_of_examples(shape_a, shape_b, dims):
+    def batch(x, dim):
+        return x if dim is None else torch.stack([x, x + 1, x - 1], dim)
+
+    args = [batch(x, dim) for x, dim in zip(operands(shape_a, shape_b), dims, strict=True)]
+    results = []
+    for f in (cutlass_api.matmul, torch.matmul):
+        gradient = func.grad(lambda a, b, f=f: f(a, b).square().sum(), argnums=(0, 1))
+        whole = func.grad(lambda a, b, f=f: torch.vmap(f, dims)(a, b).square().sum(), (0, 1))
+        results.append(
+            [torch.vmap(f, dims)(*args), torch.vmap(gradient, dims)(*args), whole(*args)]
+        )
+    torch.testing.assert_close(*results)
+
+
+def into(a, b, out):
+    return cutlass_api.matmul(a, b, out=out)
+
+
+def into_half(a, b, out):
+    return cutlass_api.matmul(a, b, out=out, out_dtype=torch.float16)
+
+
+#: Ways to call a function that writes into an argument.
+TRANSFORMS = {
+    "eager": lambda f: f,
+    "make_fx": lambda f: lambda *args: make_fx(f)(*args)(*args),
+    "compile": lambda f: torch.compile(f, backend="aot_eager", fullgraph=True),
+    "dynamic": lambda f: torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=True),
+    "vmap": lambda f: lambda *args: torch.vmap(f)(*(x[None] for x in args))[0],
+}
+transforms = pytest.mark.parametrize("transform", TRANSFORMS)
+
+
+@pytest.mark.usefixtures("dynamo")
+@transforms
+@shapes
+def test_out_of_another_dtype_is_rounded_once(shape_a, shape_b, transform):
+    a, b = operands(shape_a, shape_b, torch.float16)
+    for scale, narrow, wide in (
+        (100, torch.float16, torch.float32),
+        (1, torch.float32, torch.float16),
+    ):
+        a, b = (a * scale).to(narrow), (b * scale).to(narrow)
+        expected = torch.matmul(a.double(), b.double()).to(wide)
+        out = torch.full_like(expected, torch.nan)
+        result = TRANSFORMS[transform](into)(a, b, out)
+        assert out.isfinite().all() or scale == 1
+        torch.testing.assert_close(
+            out, expected, rtol=1e-6 if wide is torch.float32 else 1e-3, atol=1e-5
+        )
+        torch.testing.assert_close(result, out)
+
+
+@pytest.mark.usefixtures("dynamo")
+@pytest.mark.parametrize("transform", ["eager", "compile", "dynamic"])
+@pytest.mark.parametrize("shape", [(4, 5), (2, 3, 4, 5), (5,)], ids=str)
+def test_out_is_checked_and_follows_no_autocast(shape, transform):
+    a, b = operands(shape, (5, 6), torch.float32)
+    run, expected = TRANSFORMS[transform](into), torch.matmul(a, b)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = run(a, b, torch.empty_like(expected))
+    torch.testing.assert_close(out, expected)
+    with pytest.raises(Exception, match=r"out.* has shape|out is \[|same rank|dimension"):
+        run(a, b, expected.new_empty(7, *expected.shape))
+    with pytest.raises(Exception, match="out has dtype float32, but out_dtype is float16; omit"):
+        TRANSFORMS[transform](into_half)(a, b, expected)
+
+
+def test_symbolic_traces_call_matmul():
+    """Of `torch.fx`, whose proxies are no tensors."""
+    a, b = operands((4, 5), (5, 6))
+    graph = torch.fx.symbolic_trace(lambda a, b: cutlass_api.matmul(a, b, epilogue=ADD, n=3, c=2))
+    torch.testing.assert_close(graph(a, b), (a @ b) * 2 + 3)
+    graph, out = torch.fx.symbolic_trace(into), torch.empty(4, 6, dtype=torch.float64)
+    assert graph(a, b, out) is out
+    torch.testing.assert_close(out, a @ b)
+
+
+# ---- epilogues -----------------------------------------------------------------------------------
+
+ADD = "def epilogue(accum, n, c):\n    D = accum * c + n\n    return D"
+DUAL = "def epilogue(accum, up, bias):\n    D = accum * product(up) + bias\n    return D"
+
+
+@pytest.mark.usefixtures("dynamo")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(
+    "number", [2**24 + 1, -(2**24) - 1, 2**30 + 1, 2**31 - 99, -(2**31) + 99, True, 0]
+)
+def test_integers_of_an_epilogue_are_exact(number, transform):
+    a, b = torch.randint(-3, 4, (4, 5), dtype=torch.int8), torch.ones(5, 6, dtype=torch.int8)
+
+    def call(a, b):
+        return cutlass_api.matmul(a, b, epilogue=ADD, n=number, c=2)
+
+    exact = (a.int() @ b.int()) * 2 + number
+    assert torch.equal(TRANSFORMS[transform](call)(a, b), exact)
+    with FlopCounterMode(display=False):
+        assert torch.equal(call(a, b), exact)
+
+
+@pytest.mark.usefixtures("dynamo")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_integers_beyond_int32_are_refused_beside_integers_alone(transform):
+    a = torch.ones(4, 4, dtype=torch.int8)
+
+    def call(a):
+        return cutlass_api.matmul(a, a, epilogue=ADD, n=2**31 + 5, c=1)
+
+    with pytest.raises(Exception, match="n is 2147483653, which exceeds int32"):
+        TRANSFORMS[transform](call)(a)
+    expected = torch.full((4, 4), 2.0**31 + 9, dtype=torch.float64)
+    assert torch.equal(TRANSFORMS[transform](call)(a.double()), expected.sub(5).add(5))
+
+
+@pytest.mark.usefixtures("dynamo")
+@pytest.mark.parametrize("alpha", [2**24 + 1, -(2**30) - 1, 0.5])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_factors_of_addmm_are_exact(alpha, dynamic):
+    a, c = torch.eye(4, dtype=torch.int8), torch.ones(4, 4, dtype=torch.int32)
+
+    def call(c, a, alpha):
+        return OPS.addmm(c, a, a, beta=3, alpha=alpha)
+
+    if isinstance(alpha, float):
+        a, c = a.double(), c.double()
+    expected = a.to(c.dtype) * alpha + 3
+    assert torch.equal(call(c, a, alpha), expected)
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    assert torch.equal(compiled(c, a, alpha), expected)
+    assert torch.equal(torch.vmap(call, (0, None, None))(c[None], a, alpha)[0], expected)
+
+
+@shapes
+@pytest.mark.parametrize("watched", [False, True])
+def test_epilogues_broadcast_to_the_output(shape_a, shape_b, watched):
+    a, b = operands(shape_a, shape_b)
+    a.requires_grad_(watched)
+    plain = torch.matmul(a, b)
+    biases = [torch.randn_like(plain), randn(*plain.shape[-1:], dtype=torch.float64)]
+    for bias in biases:
+        result = cutlass_api.matmul(a, b, epilogue=ADD, n=bias, c=0.5)
+        torch.testing.assert_close(result, plain * 0.5 + bias)
+        up = torch.randn_like(b)
+        result = cutlass_api.matmul(a, b, epilogue=DUAL, up=up, bias=bias)
+        torch.testing.assert_close(result, plain * torch.matmul(a, up) + bias)
+
+
+# ---- linear --------------------------------------------------------------------------------------
+
+#: Shapes of the input, the weight and the bias.
+LINEAR = [
+    *(((4, 8), (6, 8), bias) for bias in ((), (1,), (6,), (1, 6), (4, 6), (4, 1), (1, 1))),
+    *(((2, 4, 8), (6, 8), bias) for bias in ((), (6,), (1, 6), (4, 6), (2, 4, 6), (2, 1, 6))),
+    *(((8,), (6, 8), bias) for bias in ((), (6,), (1, 6))),
+    ((2, 3, 4, 8), (6, 8), (3, 4, 6)),
+    *((shape, (8,), None) for shape in ((8,), (4, 8), (2, 4, 8))),
+    ((2, 4, 8), (8,), ()),
+    ((0, 8), (6, 8), (1, 6)),
+]
+
+
+def linear_arguments(shapes):
+    return tuple(None if shape is None else randn(*shape, dtype=torch.float64) for shape in shapes)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("shapes", LINEAR, ids=str)
+def test_linear_takes_the_shapes_that_torch_takes(shapes, activation):
+    args = linear_arguments(shapes)
+    act = getattr(torch.nn.functional, activation or "", lambda x: x)
+
+    def ours(*args):
+        return cutlass_api.linear(*args, activation=activation)
+
+    expected = act(torch.nn.functional.linear(*args))
+
+    def theirs(input, weight, bias):
+        out = torch.matmul(input, weight.mT if weight.dim() == 2 else weight)
+        return act(out if bias is None else out + bias).view(expected.shape)
+
+    torch.testing.assert_close(ours(*args), expected)
+    OPS.linear.out(*args, activation=activation, out=(out := torch.empty_like(expected)))
+    torch.testing.assert_close(out, expected)
+    at = tuple(index for index, x in enumerate(args) if x is not None)
+    gradients = [func.grad(lambda *x, f=f: f(*x).square().sum(), at) for f in (ours, theirs)]
+    torch.testing.assert_close(*(gradient(*args) for gradient in gradients))
+    for mapped in range(1, 2 ** len(at)):
+        dims = tuple(0 if index in at and mapped >> index & 1 else None for index in range(3))
+        batches = [
+            x if dim is None else torch.stack([x, x + 1]) for x, dim in zip(args, dims, strict=True)
+        ]
+        torch.testing.assert_close(*(torch.vmap(f, dims)(*batches) for f in (ours, theirs)))
+        torch.testing.assert_close(*(torch.vmap(f, dims)(*batches) for f in gradients))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((4, 8), (6, 8), (2, 4, 6)), "bias with shape"),
+        (((4, 8), (6, 8), (5,)), "bias with shape"),
+        (((2, 4, 8), (6, 8), (8, 6)), "bias with shape"),
+        (((1, 8), (6, 8), (4, 6)), "bias with shape"),
+        (((), (6, 8), None), "input has shape"),
+        (((4, 8), (2, 6, 8), None), "input has shape"),
+    ],
+    ids=str,
+)
+def test_linear_refuses_other_shapes(shapes, message):
+    with pytest.raises(ValueError, match=f"^cutlass_api::linear: {message}"):
+        cutlass_api.linear(*linear_arguments(shapes))
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b"),
+    [
+        ((1024, 2, 1024), (1, 1024, 65536)),
+        ((1024, 2, 1024), (1024, 65536)),
+        ((1, 65536, 1024), (1024, 1024, 2)),
+        ((65536, 1024), (1024, 1024, 2)),
+        ((1024, 1, 2, 1024), (1, 2, 1024, 65536)),
+        ((2, 1, 65536, 1024), (1, 1024, 1024, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("epilogue", [None, ADD])
+def test_no_gradient_expands_a_factor(shape_a, shape_b, epilogue):
+    """The largest tensor that the backward makes, from traces of meta tensors."""
+    if epilogue and len(shape_a) > 3:
+        pytest.skip("the forward expands factors of several batch dimensions")
+    a, b = (torch.empty(shape, device="meta", requires_grad=True) for shape in (shape_a, shape_b))
+
+    def gradients(a, b):
+        options = {"epilogue": epilogue, "n": 1, "c": 2} if epilogue else {}
+        out = cutlass_api.matmul(a, b, **options)
+        return torch.autograd.grad(out.sum(), (a, b))
+
+    graph = make_fx(gradients, tracing_mode="fake")(a, b)
+    made = [node.meta["val"] for node in graph.graph.nodes if node.op == "call_function"]
+    sizes = [
+        x.untyped_storage().nbytes() // x.element_size()
+        for x in made
+        if isinstance(x, torch.Tensor)
+    ]
+    out = torch.matmul(torch.empty(shape_a, device="meta"), torch.empty(shape_b, device="meta"))
+    assert max(sizes) <= max(a.numel(), b.numel(), out.numel())
