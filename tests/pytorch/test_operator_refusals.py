@@ -21,6 +21,7 @@ from support.operator_calls import (  # noqa: F401
     seed,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 A, B, W = randn(4, 8), randn(8, 6), randn(6, 8)
 C64 = torch.complex64
@@ -36,7 +37,24 @@ REFUSALS = {
     "mm: .*no kernel computes float32 @ float16.*; cast B to float32": lambda: OPS.mm(A, B.half()),
     "bmm: A has shape .*; pass tensors of rank 3": lambda: OPS.bmm(A[None], B.expand(2, 8, 6)),
     "addmm: input with shape .* does not broadcast": lambda: OPS.addmm(A, A, B),
-    "linear: input has shape .* and weight": lambda: OPS.linear(A, W[0]),
+    "linear: input has shape .* and weight": lambda: OPS.linear(A, W[None]),
+    "linear: dimension K differs": lambda: OPS.linear(A, W[:, 1:]),
+    "mixed_mm: dimension K differs": lambda: OPS.mixed_mm(A.half(), A.to(torch.int8)),
+    "mixed_mm: scale has shape": lambda: OPS.mixed_mm(A.half(), B.to(torch.int8), torch.ones(5)),
+    "int_mm: dimension K differs": lambda: OPS.int_mm(A.to(torch.int8), A.to(torch.int8)),
+    "scaled_mm: dimension K differs": lambda: OPS.scaled_mm(A.to(F8), A.to(F8), SCALED, SCALED),
+    "scaled_mm: bias has shape": lambda: OPS.scaled_mm(
+        A.to(F8), B.to(F8), SCALED, SCALED, torch.ones(5)
+    ),
+    "scaled_grouped_mm: offsets must have dtype int32": lambda: OPS.scaled_grouped_mm(
+        A.to(F8), B[None].to(F8), SCALED, SCALED, ends(4).long()
+    ),
+    "grouped_mm: dimension K differs": lambda: OPS.grouped_mm(A, A[None], ends(4)),
+    "grouped_mm_weight_grad: A has shape": lambda: OPS.grouped_mm_weight_grad(A, B, ends(4)),
+    "linear_weight_grad: grad has shape": lambda: OPS.linear_weight_grad(A, B),
+    "baddbmm: input with shape": lambda: OPS.baddbmm(W, A[None], B[None]),
+    "mm_epilogue: bias with shape": lambda: OPS.mm_epilogue(A, B, [SCALED.expand(5)], BIAS_RELU),
+    "quantize: the input dtype is": lambda: OPS.quantize(A.to(F8), torch.int8, [1, 128]),
     "linear: activation is 'sin'; pass None or one of": lambda: OPS.linear(A, W, None, "sin"),
     "linear: bias with shape": lambda: OPS.linear(A, W, A),
     "grouped_mm: A has rank 2, B rank 2": lambda: OPS.grouped_mm(A, B, ends(4)),
@@ -57,18 +75,32 @@ REFUSALS = {
 }
 
 
+class OnMeta(TorchDispatchMode):
+    """Calls the operators with meta tensors."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace != "cutlass_api":
+            return function(*args, **kwargs or {})
+
+        def moved(x):
+            return x.to("meta") if isinstance(x, torch.Tensor) else x
+
+        args, kwargs = torch.utils._pytree.tree_map(moved, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
 @pytest.mark.parametrize("message", REFUSALS)
 def test_refusals_are_the_same_when_traced(message):
     call = REFUSALS[message]
     errors = []
-    for mode in (nullcontext(), FakeTensorMode(allow_non_fake_inputs=True)):
+    for mode in (nullcontext(), FakeTensorMode(allow_non_fake_inputs=True), OnMeta()):
         with (
             mode,
             pytest.raises((ValueError, TypeError), match=f"^cutlass_api::{message}") as error,
         ):
             call()
         errors.append(str(error.value))
-    assert errors[0] == errors[1]
+    assert errors[0] == errors[1] == errors[2]
     with pytest.raises(Exception, match=f"cutlass_api::{message}"):
         torch.compile(call, fullgraph=True, backend="aot_eager")()
 

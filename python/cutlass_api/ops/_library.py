@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from cutlass_api import _batches
 from cutlass_api._core import check_gemm, launch_gemm, product_dtypes
@@ -71,9 +72,18 @@ def launch(
 ) -> Any:
     """Runs ``launch_gemm`` and returns ``out``. Errors name the operator.
 
-    For FakeTensors, raises what the launch of real tensors would raise.
+    For FakeTensors and meta tensors, raises what the launch of real tensors would raise.
     """
-    if isinstance(A, FakeTensor):
+    if not isinstance(A, FakeTensor):
+        try:
+            launch_gemm(
+                A, B, *operands, out=out, epilogue=epilogue, offsets=offsets, fast_sums=fast_sums
+            )
+            return out
+        except (TypeError, ValueError, BufferError) as error:
+            if not any(isinstance(x, Tensor) and x.is_meta for x in (A, B, *operands)):
+                raise type(error)(f"cutlass_api::{operator}: {error}") from None
+    with nullcontext() if isinstance(A, FakeTensor) else fake_mode():
         check(
             *(operator, A, B, *operands),
             out=out,
@@ -81,15 +91,13 @@ def launch(
             offsets=offsets,
             fast_sums=fast_sums,
         )
-        return out
-    try:
-        launch_gemm(
-            A, B, *operands, out=out, epilogue=epilogue, offsets=offsets, fast_sums=fast_sums
-        )
-    except (TypeError, ValueError, BufferError) as error:
-        if not A.is_meta:
-            raise type(error)(f"cutlass_api::{operator}: {error}") from None
     return out
+
+
+@cache
+def fake_mode() -> FakeTensorMode:
+    """Makes the FakeTensors that stand for meta tensors."""
+    return FakeTensorMode()
 
 
 def check(
@@ -102,7 +110,12 @@ def check(
     offsets: Tensor | None,
     fast_sums: bool = False,
 ) -> None:
-    """Checks a launch of FakeTensors. A symbolic size counts as that of the example input."""
+    """Checks a launch of FakeTensors. A symbolic size counts as that of the example input, and the
+    device meta as the CPU.
+    """
+    devices = {x.device.type for x in (A, B, *operands, offsets) if isinstance(x, Tensor)}
+    if "meta" in devices and len(devices) > 1:
+        raise refuse(operator, "some operands are on the device meta and others are not; move them")
     try:
         a, b, *others = map(example, (A, B, *operands))
         outs = tuple(map(example, out)) if isinstance(out, tuple) else example(out)
@@ -123,12 +136,21 @@ class DataDependentSize(Exception):
 def example(tensor: Any) -> Any:
     """A number, a FakeTensor without symbolic sizes, or such a tensor of the example's sizes."""
     if not isinstance(tensor, Tensor):
-        return tensor
+        return hint(tensor)
     sizes = (*tensor.shape, *tensor.stride())
-    if not any(isinstance(size, torch.SymInt) for size in sizes):
+    is_meta = tensor.device.type == "meta"
+    if not is_meta and not any(isinstance(size, torch.SymInt) for size in sizes):
         return tensor
-    hints = [size.node.hint if isinstance(size, torch.SymInt) else size for size in sizes]
-    if None in hints:
-        raise DataDependentSize
+    hints = list(map(hint, sizes))
     shape, stride = hints[: tensor.dim()], hints[tensor.dim() :]
-    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
+    device = "cpu" if is_meta else tensor.device
+    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=device)
+
+
+def hint(number: Any) -> Any:
+    """The value of a symbolic number for the example input."""
+    if not isinstance(number, (torch.SymInt, torch.SymFloat)):
+        return number
+    if number.node.hint is None:
+        raise DataDependentSize
+    return number.node.hint
