@@ -117,6 +117,28 @@ def test_other_operands_have_gradients_beside_one_without():
     assert bias.grad is None
 
 
+@pytest.mark.parametrize("rows", [(0, 0), (2, 4), (0, 9), (9, 9)], ids=str)
+def test_rows_behind_the_last_group_have_zero_gradients(rows):
+    """Of `grouped_mm` and of the operator of its gradient, of which rows stay uninitialized."""
+    offs, n = ends(*rows), rows[-1]
+    a, b = randn(9, 8).requires_grad_(), randn(2, 8, 6).requires_grad_()
+
+    def whole(a, b):
+        assigned = torch.bucketize(torch.arange(9), offs, right=True)
+        products = torch.einsum("mk,mkn->mn", a, torch.cat([b, b[:1] * 0])[assigned])
+        return products[:n]
+
+    results = []
+    for function in (lambda a, b: OPS.grouped_mm(a, b, offs)[:n], whole):
+        first = torch.autograd.grad(function(a, b).square().sum(), (a, b), create_graph=True)
+        second = torch.autograd.grad(sum(x.pow(3).sum() for x in first), (a, b))
+        results.append([*first, *second])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-2)
+    assert all(not x[n:].any() for x in (results[0][0], results[0][2]))
+    filled = OPS.grouped_mm(a.detach(), b.detach(), offs, zero_rest=True)
+    assert not filled[n:].any() and torch.equal(filled[:n], OPS.grouped_mm(a, b, offs)[:n])
+
+
 # ---- operators that autograd calls ---------------------------------------------------------------
 
 

@@ -19,10 +19,12 @@ def grouped_mm(
     offs: Tensor | None = None,
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    zero_rest: bool = False,
 ) -> Tensor:
     """Rows offs[g-1] to offs[g] of A (TotalM, K) times B[g], for B (G, K, N) and int32 offs (G,).
 
-    Rows of the output past offs[-1] are uninitialized, as those of ``torch._grouped_mm``.
+    Rows of the output past offs[-1] are uninitialized, as those of ``torch._grouped_mm``; with
+    zero_rest, they are zeros. So is the gradient of A there.
     """
     if A.dim() != 2 or B.dim() != 3 or offs is None:
         raise refuse(
@@ -35,6 +37,8 @@ def grouped_mm(
         raise refuse("grouped_mm", "bias is not supported; add the rows of each group's bias")
     check_offsets("grouped_mm", offs, B.shape[0])
     out = empty(A, B, (A.shape[0], B.shape[2]), out_dtype)
+    if zero_rest:
+        out.zero_()
     return launch("grouped_mm", A, B, out=out, offsets=offs)
 
 
@@ -50,13 +54,18 @@ def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
     """The gradient of grouped_mm's B: for each group, its rows of A, transposed, times its rows of
     grad. The shape is (G, K, N).
     """
-    if offs.dtype is not torch.int32:
-        raise refuse("grouped_mm_weight_grad", f"offs is {offs.dtype}; pass torch.int32")
+    if offs.dtype is not torch.int32 or offs.dim() != 1:
+        kind = f"{offs.dtype} of rank {offs.dim()}"
+        raise refuse("grouped_mm_weight_grad", f"offs is {kind}; pass torch.int32 of rank 1")
+    if not A.dim() == grad.dim() == 2 or A.shape[0] != grad.shape[0]:
+        raise refuse(
+            "grouped_mm_weight_grad",
+            f"A has shape {list(A.shape)} and grad {list(grad.shape)}; pass matrices of equal rows",
+        )
     groups, k, n = offs.shape[0], A.shape[1], grad.shape[1]
     out = A.new_zeros(groups, k, n)
-    if isinstance(A, FakeTensor) or A.is_meta:
-        if groups > 0:  # check a group of all rows
-            launch("grouped_mm_weight_grad", A.mT, grad, out=out[0])
+    if isinstance(A, FakeTensor) or A.is_meta:  # check a group of all rows
+        launch("grouped_mm_weight_grad", A.mT, grad, out=A.new_empty(k, n))
         return out
     # torch's kernel reads 16-byte rows of bfloat16, and the host need not know the offsets.
     if A.is_cuda and A.dtype is grad.dtype is torch.bfloat16 and k % 8 == n % 8 == 0:
@@ -83,7 +92,7 @@ def grouped_backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
     A, B, offs = ctx.saved_tensors
     grad = grad.to(A.dtype)
     return {
-        "A": OPS.grouped_mm(grad, B.mT, offs) if needs.A else None,
+        "A": OPS.grouped_mm(grad, B.mT, offs, zero_rest=True) if needs.A else None,
         "B": OPS.grouped_mm_weight_grad(A, grad, offs) if needs.B else None,
     }
 
@@ -95,8 +104,8 @@ def save_weight_gradient(ctx: Any, call: Call, output: Any) -> None:
 def weight_gradient_backward(ctx: Any, needs: Call, of_b: Tensor) -> dict[str, Any]:
     A, grad, offs = ctx.saved_tensors
     return {
-        "A": OPS.grouped_mm(grad, of_b.mT, offs) if needs.A else None,
-        "grad": OPS.grouped_mm(A, of_b, offs) if needs.grad else None,
+        "A": OPS.grouped_mm(grad, of_b.mT, offs, zero_rest=True) if needs.A else None,
+        "grad": OPS.grouped_mm(A, of_b, offs, zero_rest=True) if needs.grad else None,
     }
 
 
@@ -120,7 +129,7 @@ def weight_gradient_labels(call: Call) -> Rule:
 
 
 def grouped_lowering(call: Call) -> Lowering | None:
-    if call.offs is None or call.bias is not None:
+    if call.offs is None or call.bias is not None or call.zero_rest:
         return None
     return Lowering(out_dtype=call.out_dtype, offsets="offs")
 
@@ -128,7 +137,7 @@ def grouped_lowering(call: Call) -> Lowering | None:
 OPERATORS = (
     Operator(
         schema="grouped_mm(Tensor A, Tensor B, Tensor? offs=None, Tensor? bias=None, "
-        "ScalarType? out_dtype=None) -> Tensor",
+        "ScalarType? out_dtype=None, bool zero_rest=False) -> Tensor",
         compute=grouped_mm,
         factors=("A", "B"),
         gradient=Gradient(save_grouped, grouped_backward),
