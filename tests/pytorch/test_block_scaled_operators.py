@@ -306,6 +306,36 @@ def test_vmap():
     assert torch.equal(ours, torch.stack([mixed_mm(each, w, scale) for each in x]))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 16, 128])
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize("is_b", [True, False])
+def test_the_meaning_of_scales_depends_on_no_batch_size(rows, count, columns, is_b):
+    """Scales of groups of ``count`` along K = 128, for float operands of any number of rows."""
+    x, w = torch.randn(rows, 128).half(), integers(128, columns)
+    scale = torch.rand(count, columns) + 0.5
+    exact = x.double() @ (w.double() * scale.double().repeat_interleave(128 // count, 0))
+    for zero in (None, torch.zeros(count, columns)):
+        if is_b:
+            out = mixed_mm(x, w, scale, torch.float32, zero)
+        else:
+            zero = zero if zero is None else zero.t()
+            out = mixed_mm(w.t(), x.t(), scale.t(), torch.float32, zero).t()
+        assert (out.double() - exact).norm() <= 1e-2 * exact.norm()
+
+
+def test_rows_of_the_float_operand_beside_integers_of_one_column():
+    x, w = torch.randn(4, 128).half(), integers(128, 6)
+    scale = factors(4, 1)
+    out = mixed_mm(x, w, scale, torch.float32)
+    torch.testing.assert_close(out, x.float() @ w.float() * scale, rtol=1e-3, atol=1e-2)
+    for rows in (3, 5, 7):  # which are no number of groups
+        with pytest.raises(ValueError, match=r"one factor, .* or one for each group"):
+            mixed_mm(x.repeat(2, 1)[:rows], w[:, :1], factors(rows, 1))
+        with pytest.raises(ValueError, match=r"one for each column, of shape \[\d\], or one for"):
+            mixed_mm(w[:, :1].t(), x.repeat(2, 1)[:rows].t(), factors(1, rows))
+
+
 ONE = torch.ones(())
 ENDS = torch.tensor([1, 4], dtype=torch.int32)
 GROUPS = float8(2, 300, 6)

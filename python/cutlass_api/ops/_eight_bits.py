@@ -149,7 +149,9 @@ def mixed_mm(
     - ``scale``: None, one factor, one for each column of shape (N,) or (1, N), one for each row of
       shape (M, 1), or one for each group along K of the integers, of shape (K / group, N) if they
       are ``b`` and (M, K / group) if they are ``a``; in float32, float16 or bfloat16. The group is
-      a multiple of 16 that the shape implies. (1, N) and (M, 1) are columns and rows.
+      a multiple of 16 that the shape implies. (1, N) and (M, 1) are columns and rows, but integers
+      of one column (row) take no (M, 1) ((1, N)) except for groups: the meaning never depends on
+      the number of rows of the float operand.
     - ``out_dtype``: by default that of the float operand.
     - ``zero_point``: None, or of the shape of ``scale``, or one for each column of ``b`` (row of
       ``a``); in int8, uint8, int32 or a dtype of scales. Requires ``scale``.

@@ -14,7 +14,7 @@ from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative, Op
 from cutlass_api.ops._scales import (
     check_factor,
     grouped_operands,
-    groups_of,
+    mixed_layout,
     mixed_operands,
     scalar_as_vector,
     scaled_operands,
@@ -60,9 +60,10 @@ def mixed_mm(
 
     A (M, K) or (L, M, K), B (K, N) or (L, K, N). scale: None, one factor, one per column, (N,) or
     (1, N), one per row, (M, 1), or one per group along K of the integers: (K / group, N) of B,
-    (M, K / group) of A. zero_point: None, or of the shape of scale, or one per column of B (row of
-    A). Matrices of scales and zero points may have the batch dimension. The output has the dtype
-    of the float operand.
+    (M, K / group) of A. Integers of one row or column: no matrix of scales for the float operand,
+    which would look like groups. zero_point: None, or of the shape of scale, or one per column of B
+    (row of A). Matrices of scales and zero points may have the batch dimension. The output has the
+    dtype of the float operand.
     """
     shape = product_shape("mixed_mm", A, B)
     operands, blocks = mixed_operands(A, B, scale, zero_point)
@@ -204,18 +205,11 @@ def mixed_labels(call: Call) -> Rule:
     labels = Product(call)
     m, n, depth = (labels.extents[name] for name in ("m", "n", "k"))
     is_a = dtype_of(call.A) in INT8
-    vectors: dict[tuple[Any, ...], Labels] = {
-        (n,): ("n",),
-        (1, n): (None, "n"),
-        (m, 1): ("m", None),
-    }
     inputs, blocks = labels.inputs, {}
     for name, operand in call.others.items():
         one = shape_of_one(operand, labels.batch)
-        own = vectors.get(one, (None,) * len(one))
-        groups = groups_of(one, m if is_a else n, depth, is_a)
-        if one not in vectors and groups is not None:
-            own = ("m", "k") if is_a else ("k", "n")
+        own, groups = mixed_layout(one, m, n, depth, is_a) or ((None,) * len(one), None)
+        if groups is not None:
             blocks["k"] = groups.depth
         inputs[name] = labels.behind_batch(operand, own)
     factor = call.operator.factors[int(is_a)]

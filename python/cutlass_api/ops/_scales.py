@@ -7,6 +7,7 @@ arguments of ``scale_blocks`` (:mod:`cutlass_api.fusion`). The records of scales
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -225,10 +226,12 @@ def mixed_operands(
     outer = m if is_a else n
     check_kind("mixed_mm", "scale", scale, A, FLOATS)
     one = shape_of_one(scale, batch)
-    vectors = {"column": [(n,), (1, n)], "row": [(m, 1)]}
-    is_vector = math.prod(one) == 1 or any(one in of for of in vectors.values())
-    groups = None if is_vector else groups_of(one, outer, depth, is_a)
-    if groups is None and not is_vector:
+    found = mixed_layout(one, m, n, depth, is_a)
+    groups = found.groups if found is not None else None
+    if found is None:
+        vectors = {"column": [(n,), (1, n)], "row": [(m, 1)]}
+        if outer == 1:
+            vectors = {"column": [(n,)]} if is_a else {}
         of_groups = "[{}, {}]".format(*(("K / group", outer)[:: -1 if is_a else 1]))
         raise refuse(
             "mixed_mm",
@@ -252,7 +255,7 @@ def mixed_operands(
             f"each {ROW.name(is_a)}: {shapes}{behind_batch(batch)}",
         )
     check_kind("mixed_mm", "zero_point", zero_point, A, (*INTEGER, *FLOATS))
-    if is_vector and math.prod(one) != 1 and one not in of_all:
+    if groups is None and math.prod(one) != 1 and one not in of_all:
         raise refuse(
             "mixed_mm",
             f"scale has shape {list(scale.shape)}; with zero_point, pass one factor or one for "
@@ -264,6 +267,34 @@ def mixed_operands(
         for name, tensor in ((f"scale_{factor}", scale), (f"zero_{factor}", zero_point))
     }
     return scales_of_sums(A, expanded, {factor: scales.arguments(factor, has_zero=True)})
+
+
+class MixedLayout(NamedTuple):
+    """What each dimension of scales is, as a label of ``_labels``, and their groups along K."""
+
+    labels: tuple[str | None, ...]
+    groups: Scales | None = None
+
+
+def mixed_layout(
+    shape: tuple[int, ...], m: int, n: int, depth: int, is_a: bool
+) -> MixedLayout | None:
+    """The layout of scales of this shape, ``is_a`` if A holds the integers; None for another shape.
+
+    Scales of the integers differ by their shape from those of the float operand's rows or columns,
+    unless the integers are one row or column. Then only scales of the integers are served: what
+    scales mean must not depend on the size of a batch.
+    """
+    if math.prod(shape) == 1:
+        return MixedLayout((None,) * len(shape))
+    of_rows, of_columns = ((m, 1), ("m", None)), ((1, n), (None, "n"))
+    outer, own, other = (m, of_rows, of_columns) if is_a else (n, of_columns, of_rows)
+    vectors = [((n,), ("n",)), own, *([other] if outer != 1 else [])]
+    for served, labels in vectors:
+        if shape == served:
+            return MixedLayout(labels)
+    groups = groups_of(shape, outer, depth, is_a)
+    return groups and MixedLayout(oriented("m" if is_a else "n", "k", is_a), groups)
 
 
 def groups_of(shape: tuple[int, ...], outer: int, depth: int, is_a: bool) -> Scales | None:
