@@ -1,0 +1,122 @@
+"""Products that torch has, too."""
+
+import math
+from typing import Any
+
+import cutlass_api
+import torch
+from cutlass_api.ops import OPS
+from torch.utils.flop_counter import register_flop_formula
+
+from operators.case import Case, operator
+
+# torch counts no operations of addbmm.
+register_flop_formula(torch.ops.aten.addbmm)(
+    lambda input, a, b, *args, out_shape=None, **options: 2 * math.prod(a) * b[-1]
+)
+
+
+# Where we have no operator of the name, what a user writes.
+
+
+def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    """One product of the batches side by side along K."""
+    return OPS.addmm(input, *side_by_side(batch1, batch2), beta=beta, alpha=alpha)
+
+
+def addbmm_into(input: Any, batch1: Any, batch2: Any, **options: Any) -> None:
+    OPS.addmm.out(input, *side_by_side(batch1, batch2), **options)
+
+
+def side_by_side(batch1: Any, batch2: Any) -> tuple[Any, Any]:
+    return batch1.transpose(0, 1).flatten(1), batch2.flatten(0, 1)
+
+
+def reversed_matmul(B: Any, A: Any) -> Any:
+    return cutlass_api.matmul(A, B)
+
+
+CASES = (
+    Case(
+        name="mm",
+        ours=operator("mm"),
+        theirs=torch.mm,
+        into=OPS.mm.out,
+        into_theirs=torch.mm,
+        database="mm",
+        own=lambda t: [(t(4, 3), t(3, 5)), (t(1, 7), t(7, 1))],
+    ),
+    Case(
+        name="bmm",
+        ours=operator("bmm"),
+        theirs=torch.bmm,
+        into=OPS.bmm.out,
+        into_theirs=torch.bmm,
+        database="bmm",
+        own=lambda t: [
+            (t(2, 3, 4), t(2, 4, 2)),
+            (t(1, 3, 4).expand(2, 3, 4), t(2, 4, 2)),
+            (t(0, 3, 4), t(0, 4, 2)),
+        ],
+    ),
+    Case(
+        name="matmul",
+        ours=cutlass_api.matmul,
+        theirs=torch.matmul,
+        into=cutlass_api.matmul,
+        into_theirs=torch.matmul,
+        database="matmul",
+        own=lambda t: [(t(2, 2, 2, 3), t(2, 1, 3, 2)), (t(3, 4), t(4, 3)), (t(4), t(4, 3))],
+    ),
+    Case(
+        name="mv",
+        ours=cutlass_api.matmul,
+        theirs=torch.mv,
+        into=cutlass_api.matmul,
+        into_theirs=torch.mv,
+        database="mv",
+        own=lambda t: [(t(3, 0), t(0))],
+    ),
+    Case(
+        name="__rmatmul__",
+        ours=reversed_matmul,
+        theirs=torch.Tensor.__rmatmul__,
+        database="__rmatmul__",
+        lacks=["out="],
+    ),
+    Case(
+        name="addmm",
+        ours=operator("addmm"),
+        theirs=torch.addmm,
+        into=OPS.addmm.out,
+        into_theirs=torch.addmm,
+        database="addmm",
+        own=lambda t: [(t(3, 1), t(3, 4), t(4, 2)), (t(2), t(3, 4), t(4, 2), {"beta": 0})],
+    ),
+    Case(
+        name="addbmm",
+        ours=addbmm,
+        theirs=torch.addbmm,
+        into=addbmm_into,
+        into_theirs=torch.addbmm,
+        database="addbmm",
+        own=lambda t: [(t(3, 2), t(2, 3, 4), t(2, 4, 2))],
+    ),
+    Case(
+        name="baddbmm",
+        ours=operator("baddbmm"),
+        theirs=torch.baddbmm,
+        into=OPS.baddbmm.out,
+        into_theirs=torch.baddbmm,
+        database="baddbmm",
+        own=lambda t: [(t(2, 1, 2), t(2, 3, 4), t(2, 4, 2), {"beta": 2, "alpha": 3})],
+    ),
+    Case(
+        name="linear",
+        ours=cutlass_api.linear,
+        theirs=torch.nn.functional.linear,
+        into=OPS.linear.out,
+        into_theirs=torch._C._nn.linear,
+        database="nn.functional.linear",
+    ),
+)

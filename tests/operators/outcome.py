@@ -1,0 +1,136 @@
+"""Passes the samples of an operator through a transform, and compares the results with torch's."""
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from operators.calls import Arguments, Call
+from operators.case import REFUSED, WORKS, Case, samples
+from operators.transforms import EAGER, Tensors, Transform
+
+#: The largest error of sums in float32 and float64, in units of the rounding error of the result.
+TOLERANCE = 16
+#: What a refusal says: the name of an operator or of a function.
+NAMED = re.compile(r"cutlass_api(::|\.)\w+")
+#: torch's errors in code that is wrong.
+BUGS = (AssertionError, AttributeError, IndexError, KeyError)
+#: Our dtypes where torch's differ. Sums of int8 do not overflow.
+OTHER_DTYPES = {torch.int8: torch.int32}
+
+
+class Attempt:
+    """The results of a transform, or its error."""
+
+    def __init__(self, run: Callable[[Call], Tensors], call: Call) -> None:
+        self.results: Tensors = []
+        self.error: Exception | None = None
+        try:
+            self.results = run(call)
+        except Exception as error:
+            self.error = error
+
+
+def outcomes(case: Case, transform: Transform, arguments: Sequence[Arguments]) -> set[str]:
+    """What the samples of an operator do. A failure names the sample."""
+    rest, found = list(arguments), set()
+    if transform.is_joint and len(rest) > 1:
+        ready = [x for x in rest if outcome(case, EAGER, [x]) == WORKS]
+        with contextlib.suppress(AssertionError):
+            if ready and outcome(case, transform, ready) == WORKS:
+                found = {WORKS}
+                rest = [x for x in rest if not any(x is each for each in ready)]
+    for sample in rest:
+        try:
+            found.add(outcome(case, transform, [sample]))
+        except AssertionError as error:
+            message = f"{case.name}, {transform.name}, {described(sample)}: {error}"
+            raise AssertionError(message) from error
+    return found - {None}
+
+
+def described(sample: Arguments) -> str:
+    def of(x: Any) -> Any:
+        return f"{x.dtype}{list(x.shape)}" if isinstance(x, torch.Tensor) else x
+
+    return str(tree_map(of, tuple(sample)))
+
+
+def ours(case: Case, arguments: Sequence[Arguments]) -> Call:
+    return Call(case.ours, arguments, case.into, case.leaves)
+
+
+def outcome(case: Case, transform: Transform, arguments: Sequence[Arguments]) -> str | None:
+    """Whether our operator works or refuses by name; None if torch's does not work, either.
+
+    Raises AssertionError if the results differ from torch's.
+    """
+    found = Attempt(transform.run, ours(case, arguments))
+    call = Call(case.theirs, arguments, case.into_theirs, case.leaves)
+    wide = call.widened(case.wide or case.theirs)
+    # The results of rounded operands are float64.
+    torchs = Attempt(transform.reference, wide if transform.is_rounded else call)
+    if torchs.error is not None and case.wide is None:
+        assert found.error is not None, f"torch refuses, ours computes: {torchs.error}"
+        return None
+    if found.error is not None:
+        if not is_refusal(found.error):
+            raise AssertionError(f"no refusal by name: {found.error!r}") from found.error
+        return REFUSED
+    expected = torchs if transform.is_rounded else Attempt(transform.reference, wide)
+    if expected.error is not None:
+        raise AssertionError(f"the reference raises: {expected.error!r}") from expected.error
+    assert len(found.results) == len(expected.results)
+    eps = max(map(precision, call.tensors)) if transform.is_rounded else 0
+    for at, (x, exact) in enumerate(zip(found.results, expected.results, strict=True)):
+        dtype = torchs.results[at].dtype if torchs.results else x.dtype
+        assert x.dtype in (dtype, OTHER_DTYPES.get(dtype)), f"{x.dtype}, torch returns {dtype}"
+        compare(x, exact, transform.roundings * max(eps, precision(x)))
+    return WORKS
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether an error, or one of its causes, names the operator."""
+    while error is not None:
+        if not isinstance(error, BUGS) and NAMED.search(str(error)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def compare(x: torch.Tensor, expected: torch.Tensor, rounding: float) -> None:
+    assert x.shape == expected.shape, f"{list(x.shape)}, torch returns {list(expected.shape)}"
+    if not x.numel():
+        return
+    sums = torch.float64 if x.dtype is torch.float64 else torch.float32
+    bound = rounding + TOLERANCE * torch.finfo(sums).eps if x.is_floating_point() else 0
+    x, expected, dtype = x.to("cpu", torch.float64), expected.to("cpu", torch.float64), x.dtype
+    error = (x - expected).abs()
+    same = (x == expected) | (x.isnan() & expected.isnan())
+    largest = torch.where(same, 0, error).max().item()
+    scale = expected.nan_to_num(nan=0, posinf=0, neginf=0).abs().max().item()
+    assert largest <= bound * scale, f"error {largest:.3g} of {scale:.3g} in {dtype}"
+
+
+def precision(x: torch.Tensor) -> float:
+    return torch.finfo(x.dtype).eps if x.is_floating_point() else 0
+
+
+# ---- choices of samples --------------------------------------------------------------------------
+
+
+def chosen(case: Case, transform: Transform, device: str, turn: int | None) -> list[Arguments]:
+    """All samples of all dtypes. With ``turn``, a number: the first sample of the first dtype, the
+    same with other strides, and one of each other dtype, which depends on the turn. Of nested
+    transforms, one of these.
+    """
+    found = [samples(case, dtype, device) for dtype in case.dtypes]
+    found = [[x for x in each if transform.serves(x)] for each in found]
+    if turn is None:
+        return [x for each in found for x in each]
+    few = [*found[0][:2], *(each[turn % len(each)] for each in found[1:] if each)]
+    floats = [x for x in few if Call(len, [x]).leaves]
+    return few if not transform.outer or not floats else [floats[turn % len(floats)]]

@@ -1,0 +1,49 @@
+"""Each operator under each transform of PyTorch, compared with torch's operator.
+
+Some samples of each pair run by default, and all with TEST_OPERATORS=all (`make test-operators`).
+"""
+
+import pytest
+from support.eight_bits import devices
+
+from operators.calls import RUNS_ALL
+from operators.case import expected
+from operators.cases import CASES
+from operators.outcome import chosen, outcomes
+from operators.transforms import PAIRS, TRANSFORMS
+
+#: Faults that are being repaired.
+PENDING = dict.fromkeys(("matmul", "mv", "__rmatmul__", "linear"), "operands of rank 1")
+PENDING |= dict.fromkeys(("addmm", "baddbmm", "addbmm"), "symbolic factors")
+names = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.xfail(reason=PENDING.get(name, ""))] * (name in PENDING)
+        )
+        for name in CASES
+    ],
+)
+
+
+def check(case, transforms, device):
+    for transform in transforms:
+        turn = None if RUNS_ALL else [*TRANSFORMS, *PAIRS].index(transform)
+        found = outcomes(case, transform, chosen(case, transform, device, turn))
+        assert found == {expected(case, transform)} - {None}, transform.name
+
+
+@devices
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda x: x.name)
+@names
+def test_transforms(name, transform, device):
+    check(CASES[name], [transform], device)
+
+
+@devices
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("outer", dict.fromkeys(pair.outer for pair in PAIRS))
+@names
+def test_nested_transforms(name, outer, device):
+    check(CASES[name], [pair for pair in PAIRS if pair.outer == outer], device)

@@ -1,0 +1,349 @@
+"""What PyTorch does with a function: each transform runs calls and returns tensors to compare."""
+
+import copy
+import math
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+from torch.utils.checkpoint import create_selective_checkpoint_contexts as selective_contexts
+from torch.utils.flop_counter import FlopCounterMode
+
+from operators.calls import Arguments, Call
+from operators.functional import FUNCTIONALS, applied, looped, loss, mapped, vmap
+
+Tensors = list[torch.Tensor]
+#: The most elements of samples of single and of nested transforms of ``torch.func``.
+MEDIUM, SMALL = 1024, 64
+
+
+def eager(call: Call) -> Tensors:
+    return call.run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    """``run``: the results of calls that pass through the transform.
+
+    - ``reference``: the function that runs torch's calls.
+    - ``dtypes``: those of samples; by default all.
+    - ``roundings``: how often a result was rounded to its dtype at most.
+    - ``is_joint``: whether calls of all samples pass through at once.
+    - ``largest``: the most elements that the tensors of a sample have.
+    - ``is_rounded``: whether the operands are rounded from float64.
+    - ``outer``, ``inner``: the names of two nested transforms.
+    """
+
+    name: str
+    run: Callable[[Call], Tensors]
+    reference: Callable[[Call], Tensors]
+    dtypes: Sequence[torch.dtype] = ()
+    roundings: int = 1
+    is_joint: bool = False
+    largest: float = math.inf
+    is_rounded: bool = False
+    outer: str = ""
+    inner: str = ""
+
+    def serves(self, sample: Arguments) -> bool:
+        tensors = [x for x in tree_leaves(sample) if isinstance(x, torch.Tensor)]
+        if self.dtypes and not all(x.dtype in self.dtypes for x in tensors):
+            return False
+        return sum(x.numel() for x in tensors) <= self.largest
+
+
+# ---- out -----------------------------------------------------------------------------------------
+
+
+def out(call: Call) -> Tensors:
+    """Into tensors of both orders of memory. Counts as a write of each."""
+    outs = [torch.full_like(x, 7) for x in call.run()]
+    outs += [x.mT.contiguous().mT if x.dim() > 1 else x.repeat_interleave(2)[::2] for x in outs]
+    half = len(outs) // 2
+    versions = [x._version for x in outs]
+    for part in (outs[:half], outs[half:]):
+        call.write(part, call.tensors)
+    for x, version in zip(outs, versions, strict=True):
+        assert x._version > version, "no write of out is counted"
+    return outs
+
+
+def twice(call: Call) -> Tensors:
+    return call.run() * 2
+
+
+# ---- traces --------------------------------------------------------------------------------------
+
+
+def compiled(call: Call, **options: Any) -> Tensors:
+    torch._dynamo.reset()
+    return torch.compile(call.__call__, **options)(*call.tensors)
+
+
+class Module(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.function(*tensors)
+
+
+def exported(call: Call, strict: bool = False) -> Tensors:
+    program = torch.export.export(Module(call), tuple(call.tensors), strict=strict)
+    return program.module()(*call.tensors)
+
+
+def made_fx(call: Call) -> Tensors:
+    return make_fx(call, tracing_mode="symbolic")(*call.tensors)(*call.tensors)
+
+
+def symbolic_trace(call: Call) -> Tensors:
+    """With the tensors as arguments by name: torch.fx traces no variable number of arguments."""
+    names = [f"x{at}" for at in range(len(call.tensors))]
+    scope = {"call": call}
+    exec(f"def function({', '.join(names)}):\n    return call({', '.join(names)})", scope)
+    return torch.fx.symbolic_trace(scope["function"])(*call.tensors)
+
+
+# ---- without data --------------------------------------------------------------------------------
+
+
+def fake(call: Call) -> Tensors:
+    """Tensors of ones, of the shapes, strides and dtypes of FakeTensors."""
+    mode = FakeTensorMode()
+    results = call(*map(mode.from_tensor, call.tensors))
+    return [described(x, "cpu") for x in results]
+
+
+def meta(call: Call) -> Tensors:
+    results = call(*(described(x, "meta") for x in call.tensors))
+    assert all(x.is_meta for x in results)
+    return [described(x, "cpu") for x in results]
+
+
+def described(x: torch.Tensor, device: str) -> torch.Tensor:
+    y = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    return y if device == "meta" else y.fill_(1)
+
+
+def shapes(call: Call) -> Tensors:
+    return [torch.ones_like(x) for x in call.run()]
+
+
+# ---- modes ---------------------------------------------------------------------------------------
+
+
+def flops(call: Call) -> Tensors:
+    with FlopCounterMode(display=False) as counter:
+        results = call.run()
+    return [*results, torch.tensor(counter.get_total_flops())]
+
+
+def autocast(call: Call, dtype: torch.dtype) -> Tensors:
+    with torch.autocast(call.tensors[0].device.type, dtype=dtype):
+        return call.run()
+
+
+def inference(call: Call) -> Tensors:
+    with torch.inference_mode():
+        results = call.run()
+    assert all(x.is_inference() for x in results)
+    return results
+
+
+# ---- autograd ------------------------------------------------------------------------------------
+
+
+def with_leaves(call: Call) -> Tensors:
+    tensors = list(call.tensors)
+    for at in call.leaves:
+        tensors[at] = tensors[at].detach().requires_grad_()
+    return tensors
+
+
+def gradients(call: Call, tensors: Tensors, results: Tensors, order: int = 1) -> Tensors:
+    """The gradients of the leaves, and of a scalar function of these gradients."""
+    leaves, found = [tensors[at] for at in call.leaves], []
+    for _ in range(order):
+        results = list(torch.autograd.grad(loss(results), leaves, create_graph=order > 1))
+        found += results
+    return found
+
+
+def backward(call: Call, function: Callable[..., Any] | None = None, order: int = 1) -> Tensors:
+    tensors = with_leaves(call)
+    results = (function or call)(*tensors)
+    return [x.detach() for x in (*results, *gradients(call, tensors, results, order))]
+
+
+def each_leaf(call: Call) -> Tensors:
+    """The gradient of each tensor alone."""
+    found = []
+    for at in call.leaves:
+        found += backward(Call(call.function, call.arguments, leaves=[at]))
+    return found
+
+
+def checkpointed(call: Call) -> Tensors:
+    return backward(call, lambda *xs: checkpoint(call, *xs, use_reentrant=False))
+
+
+def selective(call: Call) -> Tensors:
+    """A policy that saves the products: backward computes none again."""
+    calls = []
+
+    def policy(context: Any, operator: Any, *args: Any, **options: Any) -> CheckpointPolicy:
+        is_product = "cutlass_api" in str(operator)
+        if is_product and context.is_recompute:
+            calls.append(operator)
+        wanted = CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+        return wanted
+
+    context = partial(selective_contexts, policy)
+    return backward(
+        call, lambda *xs: checkpoint(call, *xs, use_reentrant=False, context_fn=context)
+    )
+
+
+def compiled_autograd(call: Call) -> Tensors:
+    torch._dynamo.reset()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        tensors = with_leaves(call)
+        results = call(*tensors)
+        loss(results).backward()
+    return [x.detach() for x in (*results, *(tensors[at].grad for at in call.leaves))]
+
+
+def compiled_backward(call: Call) -> Tensors:
+    torch._dynamo.reset()
+    return backward(call, torch.compile(call.__call__, backend="aot_eager", fullgraph=True))
+
+
+def gradcheck(call: Call) -> Tensors:
+    torch.autograd.gradcheck(call, with_leaves(call), fast_mode=True)
+    return []
+
+
+def gradgradcheck(call: Call) -> Tensors:
+    torch.autograd.gradgradcheck(call, with_leaves(call), fast_mode=True)
+    return []
+
+
+# ---- modules -------------------------------------------------------------------------------------
+
+
+class Holder(torch.nn.Module):
+    """A module that holds the tensors of a call: floats as parameters, others as buffers."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = Call(call.function, call.arguments)
+        self.count = len(call.tensors)
+        for at, x in enumerate(call.tensors):
+            if at in call.leaves:
+                self.register_parameter(f"x{at}", torch.nn.Parameter(x))
+            else:
+                self.register_buffer(f"x{at}", x)
+
+    def forward(self) -> Tensors:
+        return self.call(*(getattr(self, f"x{at}") for at in range(self.count)))
+
+
+def functional_call(call: Call) -> Tensors:
+    holder = Holder(call)
+    values = dict(holder.named_parameters()) | dict(holder.named_buffers())
+    names = [f"x{at}" for at in call.leaves]
+
+    def function(leaves: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
+        results = torch.func.functional_call(holder, values | leaves, ())
+        return loss(results), results
+
+    leaves = {name: values[name].detach() for name in names}
+    found, (_, results) = torch.func.grad_and_value(function, has_aux=True)(leaves)
+    return [*results, *found.values()]
+
+
+def copied(call: Call) -> Tensors:
+    return [x.detach() for x in copy.deepcopy(Holder(call))()]
+
+
+def pickled(call: Call) -> Tensors:
+    return [x.detach() for x in pickle.loads(pickle.dumps(Holder(call)))()]
+
+
+def traced(name: str, run: Callable[[Call], Tensors], **options: Any) -> Transform:
+    return Transform(name=name, run=run, reference=eager, **options)
+
+
+def both(name: str, run: Callable[[Call], Tensors], **options: Any) -> Transform:
+    return Transform(name=name, run=run, reference=run, **options)
+
+
+def joint(name: str, run: Callable[[Call], Tensors], **options: Any) -> Transform:
+    return Transform(name=name, run=run, is_joint=True, **options)
+
+
+#: Of transforms with derivatives, whose results are rounded again and again.
+DERIVED = {"roundings": 8}
+VECTORS = {**DERIVED, "is_rounded": True}
+TRANSFORMS = [
+    traced("eager", eager),
+    both("out=", out),
+    joint("torch.compile", compiled, reference=eager),
+    joint("torch.compile, dynamic", partial(compiled, dynamic=True), reference=eager),
+    joint("torch.compile, fullgraph", partial(compiled, fullgraph=True), reference=eager),
+    joint("torch.export", exported, reference=eager),
+    joint("torch.export, strict", partial(exported, strict=True), reference=eager),
+    joint("make_fx", made_fx, reference=eager),
+    traced("torch.fx.symbolic_trace", symbolic_trace),
+    Transform(name="FakeTensor", run=fake, reference=shapes),
+    Transform(name="meta", run=meta, reference=shapes),
+    both("FlopCounterMode", flops),
+    both("autocast, bfloat16", partial(autocast, dtype=torch.bfloat16)),
+    both("autocast, float16", partial(autocast, dtype=torch.float16)),
+    both("inference_mode", inference),
+    both("backward", backward, **DERIVED),
+    both("backward of each operand", each_leaf, **DERIVED),
+    both("backward of backward", partial(backward, order=2), **DERIVED),
+    joint("compiled backward", compiled_backward, reference=backward, **DERIVED),
+    joint(
+        *("compiled autograd", compiled_autograd),
+        reference=backward,
+        largest=MEDIUM,
+        **DERIVED,
+    ),
+    both("gradcheck", gradcheck, dtypes=[torch.float64]),
+    both("gradgradcheck", gradgradcheck, dtypes=[torch.float64]),
+    Transform(name="checkpoint", run=checkpointed, reference=backward, **DERIVED),
+    Transform(name="selective checkpoint", run=selective, reference=backward, **DERIVED),
+    both("functional_call", functional_call, **DERIVED),
+    traced("copy.deepcopy", copied),
+    traced("pickle", pickled),
+    Transform(name="vmap", run=mapped, reference=looped),
+    *(
+        both(one.__name__, partial(applied, functionals=[one]), largest=MEDIUM, **VECTORS)
+        for one in FUNCTIONALS
+        if one is not vmap
+    ),
+]
+EAGER = TRANSFORMS[0]
+PAIRS = [
+    both(
+        f"{outer.__name__}({inner.__name__})",
+        partial(applied, functionals=[inner, outer]),
+        largest=SMALL,
+        outer=outer.__name__,
+        inner=inner.__name__,
+        **VECTORS,
+    )
+    for outer in FUNCTIONALS
+    for inner in FUNCTIONALS
+]
