@@ -23,8 +23,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_directory(tmp_path_factory):
-    """Compiled programs go to a folder of this test run, that of its subprocesses too."""
-    folder = tmp_path_factory.mktemp("programs")
+    """Compiled programs go to a folder of this test run, which its processes share."""
+    base = tmp_path_factory.getbasetemp()
+    # A worker of pytest-xdist has a folder in that of the run.
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "programs"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUTLASS_API_CACHE_DIR", str(folder))
         yield folder
