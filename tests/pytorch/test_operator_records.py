@@ -50,7 +50,7 @@ def rules(operator):
     yield from (operator.vmap, operator.flops, operator.sharding)
     yield from (each for each in (operator.lowering, operator.autocast) if callable(each))
     if isinstance(operator.gradient, Gradient):
-        yield from operator.gradient
+        yield from filter(None, operator.gradient)
 
 
 @every

@@ -180,6 +180,22 @@ def test_vmap(case):
         torch.testing.assert_close(nested[0], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("mm", [(V, 4, 8), (2, 8, 6)]),
+        ("bmm", [(V, 4, 8), (2, 8, 6)]),
+        ("bmm", [(V, 1, 4, 8), (2, 8, 6)]),
+        ("addmm", [(V, 6), (4, 8), (2, 8, 6)]),
+        ("baddbmm", [(V, 6), (1, 4, 8), (2, 8, 6)]),
+    ],
+)
+def test_vmap_refuses_what_the_operator_refuses(name, shapes):
+    args = [randn(*shape) for shape in shapes]
+    with pytest.raises(ValueError, match=f"^cutlass_api::{name}: .*; pass tensors of rank"):
+        torch.vmap(operator_of(name), (0, *(None for _ in args[1:])))(*args)
+
+
 def test_vmap_of_eight_bit_and_grouped_products():
     a, b = integers(V, 4, 8), integers(8, 6)
     assert torch.equal(torch.vmap(OPS.int_mm, (0, None))(a, b), a.int() @ b.int())

@@ -21,7 +21,6 @@ from cutlass_api.ops._operator import (
     Gradient,
     NoDerivative,
     Operator,
-    no_other,
 )
 
 #: Why the overloads `out` have no gradient.
@@ -34,12 +33,12 @@ def register(operator: Operator) -> None:
     ``torch.library.register_autograd`` would drop tangents, raise inside of ``torch.func.grad``,
     and build the autograd function now, which takes longer than all else.
     """
-    stores = operator.gradient.stores if isinstance(operator.gradient, Gradient) else no_other
+    stores = operator.gradient.stores if isinstance(operator.gradient, Gradient) else None
     recorded = cache(lambda: autograd_function(operator))
 
     def differentiated(keyset: Any, args: Any, options: Any) -> Any:
-        other = stores(operator.bind(args, options))
-        if other is not None and not is_observed():
+        other = stores and stores(operator.bind(args, options))
+        if other and not is_observed():
             return getattr(OPS, other)(*args, **options)[0]
         return recorded()(keyset, args, options)
 

@@ -69,12 +69,16 @@ def baddbmm(
     *,
     beta: float = 1,
     alpha: float = 1,
+    broadcast: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """beta * input + alpha * (batch1 @ batch2), in one launch. input broadcasts to (L, M, N)."""
-    check_batches("baddbmm", "batch1", batch1, "batch2", batch2)
+    """beta * input + alpha * (batch1 @ batch2), in one launch. input broadcasts to (L, M, N).
+    broadcast: one factor may be a matrix, or a batch of 1.
+    """
+    if not broadcast:
+        check_batches("baddbmm", "batch1", batch1, "batch2", batch2)
     if out is None:
-        out = empty(batch1, batch2, (*batch1.shape[:2], batch2.shape[2]), None)
+        out = empty(batch1, batch2, product_shape("baddbmm", batch1, batch2), None)
     return add_product("baddbmm", input, batch1, batch2, beta, alpha, out)
 
 
@@ -210,8 +214,8 @@ OPERATORS = (
         summary="beta * input + alpha * (A @ B)",
     ),
     record(
-        "baddbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) "
-        "-> Tensor",
+        "baddbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1, "
+        "bool broadcast=False) -> Tensor",
         baddbmm,
         factors=("batch1", "batch2"),
         batched="baddbmm",

@@ -251,10 +251,13 @@ def forward_examples(call: Call, dims: Call, size: int) -> Result:
 
 def weight_gradient_examples(call: Call, dims: Call, size: int) -> Result:
     def rows(x: Tensor, dim: int | None) -> Tensor:
-        x = x.expand(size, *x.shape) if dim is None else front(x, dim)
+        if dim is None:
+            return rows_of(x)
+        x = front(x, dim)
         return x.reshape(size, math.prod(x.shape[1:-1]), x.shape[-1])
 
-    return OPS.bmm(rows(call.grad, dims.grad).mT, rows(call.input, dims.input)), 0
+    factors = rows(call.grad, dims.grad).mT, rows(call.input, dims.input)
+    return OPS.bmm(*factors, broadcast=True), 0
 
 
 # ---- FLOPs and sharding --------------------------------------------------------------------------

@@ -52,10 +52,10 @@ class Call:
     def values(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.operator.names}
 
-    def run(self, operator: Any = None) -> Any:
-        """Calls the operator, or another one of this schema."""
+    def run(self, operator: Any = None, **others: Any) -> Any:
+        """Calls the operator, or another one, with other options that this one lacks."""
         args, options = self.operator.split(list(self.values.values()))
-        return (operator or self.operator.overload)(*args, **options)
+        return (operator or self.operator.overload)(*args, **{**options, **others})
 
 
 class NoDerivative(Exception):
@@ -70,10 +70,6 @@ class NoDerivative(Exception):
         self.advice, self.condition, self.names = advice, condition, names
 
 
-def no_other(call: Call) -> None:
-    return None
-
-
 class Gradient(NamedTuple):
     """A gradient formula. ``backward`` computes with operators that can be differentiated again.
 
@@ -81,12 +77,12 @@ class Gradient(NamedTuple):
     what has no gradient. ``backward(ctx, needs, *grads)`` returns the gradients by the names of
     arguments, a list for a list. ``needs``: a call with a boolean in place of each tensor.
     ``stores(call)``: the operator that also stores what ``backward`` would compute again, and whose
-    first output is the result; None: this one. A dispatch mode of the user sees this one alone.
+    first output is the result; None: no other one. A dispatch mode of the user sees this one alone.
     """
 
     save: Callable[[Any, Call, Any], None]
     backward: Callable[..., dict[str, Any]]
-    stores: Callable[[Call], str | None] = no_other
+    stores: Callable[[Call], str | None] | None = None
 
 
 class Lowering(NamedTuple):

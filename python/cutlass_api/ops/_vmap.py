@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from cutlass_api._batches import checked_shape, one_batch
-from cutlass_api.ops._library import rows_of
+from cutlass_api.ops import _broadcast
+from cutlass_api.ops._library import refuse, rows_of
 from cutlass_api.ops._operator import LIBRARY, OPS, Call, Operator
 
 Result = tuple[Any, Any]
@@ -42,12 +43,16 @@ def product(call: Call, dims: Call, size: int) -> Result:
     if of == (None, None):
         a = a.expand(size, *(1,) * (rank - ranks[0]), *a.shape)
     batch = checked_shape(a.shape[:-2], b.shape[:-2])
+    name = call.operator.batched
+    if name is not None:
+        check_examples(call, dims)
+    if name == "bmm":
+        return _broadcast.product(a, b, call.out_dtype), 0
     if b.dim() == 2 and not call.others:
         matrix = call.replace(**dict(zip(call.operator.factors, (rows_of(a), b), strict=True)))
         out = matrix.run()
     else:
-        name = call.operator.batched
-        flat = [one_batch(x, batch, expands_matrices=name is not None) for x in (a, b)]
+        flat = [one_batch(x, batch) for x in (a, b)]
         values: dict[str, Any] = dict(zip(call.operator.factors, flat, strict=True))
         for other, value in call.others.items():
             dim = getattr(dims, other)
@@ -56,8 +61,25 @@ def product(call: Call, dims: Call, size: int) -> Result:
                 values[other] = [one_batch(front(x, d, rank), batch) for x, d in pairs]
             else:
                 values[other] = one_batch(front(value, dim, rank), batch)
-        out = call.replace(**values).run(name and getattr(OPS, name))
+        call = call.replace(**values)
+        out = call.run() if name is None else call.run(getattr(OPS, name), broadcast=True)
     return out.reshape(*batch, a.shape[-2], b.shape[-1]), 0
+
+
+def check_examples(call: Call, dims: Call) -> None:
+    """Raises ValueError for factors that the operator refuses outside of vmap, by their ranks and
+    batches.
+    """
+    pairs = zip(call.factors, dims.factors, strict=True)
+    shapes = [list(x.shape if dim is None else x.select(dim, 0).shape) for x, dim in pairs]
+    operator = call.operator
+    batches = [shape[:-2] for shape in shapes]
+    rank = 3 if operator.batched == operator.name else 2
+    is_broadcast = "broadcast" in operator.names and call.broadcast
+    if not is_broadcast and ({*map(len, shapes)} != {rank} or batches[0] != batches[1]):
+        (a, b), (of_a, of_b) = operator.factors, shapes
+        reason = f"{a} has shape {of_a} and {b} {of_b}; pass tensors of rank {rank}"
+        raise refuse(operator.name, reason + (" and of one batch size" if rank == 3 else ""))
 
 
 def one_by_one(call: Call, dims: Call, size: int) -> Result:
