@@ -48,19 +48,12 @@ def all_gather_linear(
     :class:`cutlass_api.arguments.PerformanceControls`.
 
     Differentiates without an activation; backward overlaps in the same way. Raises ValueError if
-    shapes do not match, and RuntimeError if a gradient is needed with an activation.
+    shapes do not match. With an activation, backward raises RuntimeError.
     """
     check("all_gather_linear", input, weight, chunks)
-    if activation is not None and needs_gradient(input, weight, bias):
-        raise RuntimeError(
-            f"all_gather_linear has no derivative with activation={activation!r}: omit it and call "
-            "torch's function on the result, or detach the operands"
-        )
     options = (group, chunks, free_multiprocessors)
-    if activation is None:
-        result: Tensor = Gathered.apply(input, weight, bias, *options)
-        return result
-    return gather_and_multiply(input, weight, bias, activation, *options)
+    result: Tensor = Gathered.apply(input, weight, bias, activation, *options)
+    return result
 
 
 def linear_reduce_scatter(
@@ -100,21 +93,27 @@ def check(name: str, input: Tensor, weight: Tensor, chunks: int) -> None:
         raise ValueError(f"{name}: chunks is {chunks}; pass a positive number")
 
 
-def needs_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-
-
 class Gathered(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, *options: Any
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        activation: str | None,
+        *options: Any,
     ) -> Tensor:
         ctx.save_for_backward(input, weight)
-        ctx.options = options
-        return gather_and_multiply(input, weight, bias, None, *options)
+        ctx.options, ctx.activation = options, activation
+        return gather_and_multiply(input, weight, bias, activation, *options)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.activation is not None:
+            raise RuntimeError(
+                f"all_gather_linear has no derivative with activation={ctx.activation!r}: omit it "
+                "and call torch's function on the result, or detach input, weight and bias"
+            )
         input, weight = ctx.saved_tensors
         wants_input, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         of_input = of_weight = of_bias = None
@@ -124,7 +123,7 @@ class Gathered(torch.autograd.Function):  # type: ignore[misc]
             of_weight = OPS.linear_weight_grad(grad, gather(input, ctx.options[0]))
         if wants_bias:
             of_bias = grad.sum(0)
-        return of_input, of_weight, of_bias, None, None, None
+        return of_input, of_weight, of_bias, *(None for _ in range(4))
 
 
 class Scattered(torch.autograd.Function):  # type: ignore[misc]

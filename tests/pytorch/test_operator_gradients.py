@@ -8,6 +8,7 @@ import torch
 from cutlass_api import quantize
 from cutlass_api.ops import OPERATORS, OPS
 from cutlass_api.ops._operator import Gradient
+from support.helpers import run_python
 from support.operator_calls import (  # noqa: F401
     BIAS_RELU,
     EVERY,
@@ -104,6 +105,27 @@ def test_a_missing_gradient_is_an_error_of_backward(case, transform):
         out.float().sum().backward()
     with pytest.raises(RuntimeError, match=f"has no derivative for {named}.*: detach "):
         torch.func.grad(lambda x: call(x).float().sum())(x)
+
+
+def test_activations_of_distributed_layers_have_no_gradient():
+    script = """
+        import torch, cutlass_api.distributed
+        from torch.distributed import HashStore, init_process_group
+        init_process_group("gloo", rank=0, world_size=1, store=HashStore())
+        layer = torch.nn.Linear(8, 6)
+        x = torch.randn(4, 8)
+        out = cutlass_api.distributed.all_gather_linear(x, layer.weight, layer.bias, "gelu")
+        torch.testing.assert_close(out, torch.nn.functional.gelu(layer(x)))
+        try:
+            out.sum().backward()
+        except RuntimeError as error:
+            print(error)
+        plain = cutlass_api.distributed.all_gather_linear(x, layer.weight, layer.bias)
+        plain.sum().backward()
+        torch.testing.assert_close(layer.bias.grad, torch.full((6,), 4.0))
+    """
+    message = "all_gather_linear has no derivative with activation='gelu': omit it"
+    assert run_python(script).startswith(message)
 
 
 def test_other_operands_have_gradients_beside_one_without():
