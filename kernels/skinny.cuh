@@ -37,9 +37,8 @@ enum class Method { MMA, FMA };
 template <class A, class B, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int ROWS, int TILE_N,
           int TILE_K, int WARPS_N, int STAGES, int SPLIT, int ALIGN, Method METHOD, class Epilogue>
 struct SkinnyGemm {
-  // MIXED: B is 8-bit integers, converted to A's type in registers.
-  static constexpr bool MIXED =
-      class_of<A> == ElementClass::HALF && class_of<B> == ElementClass::INTEGER8;
+  // MIXED: B is converted to A's type, of 16 bits, in registers.
+  static constexpr bool MIXED = class_of<A> == ElementClass::HALF && is_widened<B>;
   static_assert(MIXED ? A_K_MAJOR && B_K_MAJOR : is_same<A, B>);
   using Element = A;  // what is multiplied
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;

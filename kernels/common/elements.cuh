@@ -39,3 +39,5 @@ template <> struct ElementType<e8m0> : ElementTraits<8, ElementClass::SCALE, fal
 
 template <class T> inline constexpr int bits_of = ElementType<T>::BITS;
 template <class T> inline constexpr ElementClass class_of = ElementType<T>::CLASS;
+// Whether kernels convert elements to those of another factor, of 16 bits.
+template <class T> inline constexpr bool is_widened = class_of<T> == ElementClass::INTEGER8;

@@ -67,10 +67,8 @@ struct Sm90Config {
 
   // ---- operands ----
 
-  // MIXED: A is 8-bit integers, B 16-bit floating-point numbers. A is converted to B's type on its
-  // way to registers.
-  static constexpr bool MIXED =
-      class_of<A> == ElementClass::INTEGER8 && class_of<B> == ElementClass::HALF;
+  // MIXED: A is converted to B's type, of 16 bits, on its way to registers.
+  static constexpr bool MIXED = is_widened<A> && class_of<B> == ElementClass::HALF;
   static_assert(MIXED || class_of<A> == class_of<B>);
   using Multiplied = typename Conditional<MIXED, B, A>::Type;
   // wgmma reads shared memory MN-major for 16-bit elements only. A can come from registers instead,

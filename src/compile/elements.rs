@@ -8,12 +8,12 @@ use crate::operand::Element;
 /// The text of the header.
 fn elements() -> String {
     let rows: Vec<&Element> = Element::TABLE.iter().filter(|row| !row.cuda.is_empty()).collect();
-    let mut classes: Vec<String> = Vec::new();
+    let (mut classes, mut widened) = (Vec::new(), Vec::new());
     let (mut types, mut traits) = (String::new(), String::new());
     for row in rows {
         let Element { cuda, builtin, bits, note, .. } = row;
         let class = format!("{:?}", row.class).to_uppercase();
-        let unsigned = if *bits == 8 { "char" } else { "short" };
+        let unsigned = if *bits <= 8 { "char" } else { "short" };
         let _ = match builtin.is_empty() {
             false => writeln!(types, "using {cuda} = {builtin};"),
             true => writeln!(types, "struct {cuda} {{ unsigned {unsigned} bits; }};  // {note}"),
@@ -24,6 +24,9 @@ fn elements() -> String {
             "template <> struct ElementType<{cuda}> : ElementTraits<{traits_of}> {{}};"
         );
         if !classes.contains(&class) {
+            if row.class.is_widened() {
+                widened.push(format!("class_of<T> == ElementClass::{class}"));
+            }
             classes.push(class);
         }
     }
@@ -49,8 +52,11 @@ template <class T> struct ElementType;
 {traits}
 template <class T> inline constexpr int bits_of = ElementType<T>::BITS;
 template <class T> inline constexpr ElementClass class_of = ElementType<T>::CLASS;
+// Whether kernels convert elements to those of another factor, of 16 bits.
+template <class T> inline constexpr bool is_widened = {widened};
 ",
         classes = classes.join(", "),
+        widened = widened.join(" || "),
     )
 }
 

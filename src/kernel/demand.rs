@@ -85,8 +85,7 @@ impl Demand {
     /// The alignment in bytes of the address, the strides, and the extents that `whole` selects; at
     /// most 16.
     fn alignment(&self, order: Major, view: &View) -> i64 {
-        let extents = [1, 2]
-            .map(|dim| if self.whole[dim - 1] { view.shape[dim] * view.dtype.bytes() } else { 0 });
+        let extents = [1, 2].map(|dim| if self.whole[dim - 1] { view.row_bytes(dim) } else { 0 });
         view.alignment(order.unit()).min(1 << (extents[0] | extents[1] | 16).trailing_zeros())
     }
 }

@@ -37,20 +37,19 @@ impl PackedOperand {
     /// Packs a view to an address, contiguous along dimension `k`, with rows along dimension
     /// `rows`.
     pub fn new(view: &View, rows: usize, k: usize, destination: u64) -> PackedOperand {
-        let size = view.dtype.bytes();
         // A matrix that all batches share is copied once.
         let batch = if view.stride[0] == 0 { 1 } else { view.shape[0] };
         // Rows that begin at L2 cache lines (128 bytes) load faster.
-        let pitch = (view.shape[k] * size + 127) / 128 * 128;
+        let pitch = (view.row_bytes(k) + 127) / 128 * 128;
         let batch_pitch = pitch * view.shape[rows];
         let transposes = view.stride[k] != 1 && view.stride[rows] == 1;
         // A thread moves 4 pieces of 16 bytes; a transposing CTA moves 128 bytes of rows by 128
         // columns.
         let tiles = if transposes {
-            (view.shape[rows] * size).unsigned_abs().div_ceil(128)
+            view.row_bytes(rows).unsigned_abs().div_ceil(128)
                 * view.shape[k].unsigned_abs().div_ceil(128)
         } else {
-            let vectors = (view.shape[k] * size).unsigned_abs().div_ceil(16);
+            let vectors = view.row_bytes(k).unsigned_abs().div_ceil(16);
             (view.shape[rows].unsigned_abs() * vectors).div_ceil(1024)
         };
         let params = PackOperand {
@@ -64,10 +63,11 @@ impl PackedOperand {
             batch: batch as i32,
             tiles: tiles as i32,
         };
+        let elements = |bytes: i64| 8 * bytes / i64::from(view.dtype.bits());
         let mut stride = [0; 3];
         stride[k] = 1;
-        stride[rows] = pitch / size;
-        stride[0] = if batch == 1 { 0 } else { batch_pitch / size };
+        stride[rows] = elements(pitch);
+        stride[0] = if batch == 1 { 0 } else { elements(batch_pitch) };
         PackedOperand { params, tiles, view: View { data: destination, stride, ..*view } }
     }
 
@@ -110,8 +110,7 @@ impl Pack {
     pub fn largest_count(&self) -> u64 {
         let of = |operand: &PackedOperand| {
             let PackOperand { pitch, rows, batch, .. } = operand.params;
-            let size = operand.view.dtype.bytes();
-            let lines = i64::from(rows) * size;
+            let lines = operand.view.dtype.bytes_of(i64::from(rows));
             let (pieces, ctas) =
                 (i64::from(rows) * (pitch / 16), operand.tiles * u64::from(batch.unsigned_abs()));
             (pitch.max(lines).max(pieces)).unsigned_abs().max(ctas)

@@ -16,7 +16,7 @@ pub enum ProductClass {
     Float8,
     Integer8,
     Integer32,
-    /// A 16-bit floating-point type and an 8-bit integer type.
+    /// A 16-bit floating-point type, and a type that kernels convert to it ([`Class::is_widened`]).
     Mixed,
     /// Types of which no GEMM kernel has both.
     Unserved,
@@ -39,8 +39,8 @@ impl Types {
             return ProductClass::Unserved;
         };
         match a {
-            Class::Half if b == Class::Integer8 => ProductClass::Mixed,
-            Class::Integer8 if b == Class::Half => ProductClass::Mixed,
+            Class::Half if b.is_widened() => ProductClass::Mixed,
+            _ if a.is_widened() && b == Class::Half => ProductClass::Mixed,
             _ if a != b => ProductClass::Unserved,
             Class::Double => ProductClass::Double,
             Class::Single => ProductClass::Single,
@@ -52,6 +52,17 @@ impl Types {
                 ProductClass::Unserved
             }
         }
+    }
+
+    /// Bits of an element of the narrower operand.
+    pub fn narrower_bits(self) -> u32 {
+        self.a.bits().min(self.b.bits())
+    }
+
+    /// How many elements of the narrower operand have the bits of one of the other: above 1 in a
+    /// mixed product only.
+    pub fn widening(self) -> u32 {
+        self.a.bits().max(self.b.bits()) / self.narrower_bits()
     }
 
     /// Whether tensor cores multiply elements of A and of B. Their families differ in the classes
@@ -156,10 +167,12 @@ impl Types {
             add(a, b, I32, &[I32, F32, F16, Bf16, I8, U8]);
         }
         add(I32, I32, I32, &[I32, F32]);
-        // Weight-only quantization: one operand floating-point, the other 8-bit integers.
-        for [float, integer] in pairs(Class::Half, Class::Integer8) {
-            add(float, integer, F32, &[float, F32]);
-            add(integer, float, F32, &[float, F32]);
+        // Weight-only quantization: one operand of 16 bits, and one that is converted to its type.
+        for half in of_class(Class::Half) {
+            for weight in DType::all().filter(|dtype| dtype.is_widened()) {
+                add(half, weight, F32, &[half, F32]);
+                add(weight, half, F32, &[half, F32]);
+            }
         }
         all
     }

@@ -34,7 +34,7 @@ pub fn check_workspace(
     if view.device != device {
         return refuse(format!("is on {}, the operands are on {device}", view.device));
     }
-    let has = (view.numel() * view.dtype.bytes()) as u64;
+    let has = view.bytes() as u64;
     if has < bytes || !view.is_contiguous() {
         return refuse(format!(
             "has {has} bytes, and {bytes} contiguous bytes are needed: see get_workspace_size"

@@ -22,6 +22,13 @@ pub enum Class {
     Scale,
 }
 
+impl Class {
+    /// Whether kernels convert elements to those of another factor, of 16 bits, in registers.
+    pub const fn is_widened(self) -> bool {
+        matches!(self, Class::Integer8)
+    }
+}
+
 /// How memory holds elements.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Storage {
@@ -279,7 +286,23 @@ impl DType {
 
     /// Bytes in one element, rounded up to a whole byte.
     pub fn bytes(self) -> i64 {
-        i64::from(self.bits().div_ceil(8))
+        self.bytes_of(1)
+    }
+
+    /// Bytes of adjacent elements, or of a stride, rounded up to whole bytes.
+    #[inline(always)]
+    pub fn bytes_of(self, elements: i64) -> i64 {
+        (elements * i64::from(self.bits()) + 7) >> 3
+    }
+
+    /// Bytes of an element: a fraction where a byte has several.
+    pub fn width(self) -> f64 {
+        f64::from(self.bits()) / 8.0
+    }
+
+    /// Whether kernels convert elements of this type to those of another factor, of 16 bits.
+    pub fn is_widened(self) -> bool {
+        self.is_computed() && self.class().is_some_and(Class::is_widened)
     }
 
     /// The type in which kernels add up values of this type by default. For types that they do not

@@ -60,7 +60,11 @@ impl TensorRecord for Memory {
             contiguous: contiguous || numel == 0,
             read_only,
             fake,
-            reach: if numel == 0 { [0; 2] } else { [below, above + 1].map(|of| bytes(of, dtype)) },
+            reach: if numel == 0 {
+                [0; 2]
+            } else {
+                [below, above + 1].map(|of| dtype.bytes_of(of) as u64)
+            },
             has_even_strides,
         };
         Ok(())
@@ -73,10 +77,6 @@ impl TensorRecord for Memory {
     fn may_be_negated(&self) -> bool {
         self.has_even_strides
     }
-}
-
-fn bytes(elements: i64, dtype: DType) -> u64 {
-    (elements * dtype.bytes()) as u64
 }
 
 impl Memory {

@@ -124,7 +124,7 @@ impl Torch {
         let (sizes, strides) = (query.get(self.sizes)?, query.get(self.strides)?);
         let (data, offset) = (query.get(self.data_ptr)? as u64, query.get(self.storage_offset)?);
         // After `resize_(0)` of its storage, torch reports a tensor's offset relative to address 0.
-        let freed = data == offset.wrapping_mul(dtype.bytes()) as u64;
+        let freed = data == dtype.bytes_of(offset) as u64;
         let data = if freed { 0 } else { data };
         // SAFETY: both arrays have `rank` elements and stay valid until control returns to Python.
         let (shape, strides) = unsafe { (slice_at(sizes, rank), slice_at(strides, rank)) };

@@ -88,6 +88,28 @@ impl View {
         self.shape.iter().product()
     }
 
+    /// Bytes of all elements.
+    pub fn bytes(&self) -> i64 {
+        self.dtype.bytes_of(self.numel())
+    }
+
+    /// The stride of a dimension in bytes. Rows of a type whose byte has several elements begin at
+    /// whole bytes.
+    #[inline(always)]
+    pub fn byte_stride(&self, dim: usize) -> i64 {
+        self.dtype.bytes_of(self.stride[dim])
+    }
+
+    /// Bytes that the elements along a contiguous dimension take.
+    pub fn row_bytes(&self, dim: usize) -> i64 {
+        self.dtype.bytes_of(self.shape[dim])
+    }
+
+    /// The address of the element at an offset in elements: of its byte, if that has several.
+    pub fn address_of(&self, offset: i64) -> u64 {
+        self.data.wrapping_add_signed(offset * i64::from(self.dtype.bits()) >> 3)
+    }
+
     /// The view broadcast to this shape. `None` if an extent other than 1 differs.
     pub fn broadcast(&self, shape: [i64; 3]) -> Option<View> {
         let fits = self.shape.iter().zip(shape).all(|(ours, wanted)| *ours == wanted || *ours == 1);
@@ -101,7 +123,7 @@ impl View {
         }
         let last: i64 =
             self.shape.iter().zip(self.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
-        (self.data, self.data + ((last + 1) * self.dtype.bytes()) as u64)
+        (self.data, self.data + self.dtype.bytes_of(last + 1) as u64)
     }
 
     /// Whether the elements fill their address range without gaps, in any order of dimensions.
@@ -175,20 +197,17 @@ impl View {
 
     /// (stride in bytes, extent) of the dimensions of extent above 1.
     fn byte_strided_dims(&self) -> impl Iterator<Item = (i64, i64)> {
-        let bytes = self.dtype.bytes();
         self.strided_dims()
             .filter(|(stride, _)| *stride > 0)
-            .map(move |(stride, extent)| (stride * bytes, extent))
+            .map(|(stride, extent)| (self.dtype.bytes_of(stride), extent))
     }
 
     /// The widest vector in bytes, up to 16, that loads along dimension `unit` may use: the largest
     /// power of two that divides the address and the byte stride of every other dimension.
     pub fn alignment(&self, unit: usize) -> i64 {
         let mut bits = self.data as i64 | 16;
-        for (dim, stride) in self.stride.iter().enumerate() {
-            if dim != unit {
-                bits |= stride * self.dtype.bytes();
-            }
+        for dim in (0..3).filter(|dim| *dim != unit) {
+            bits |= self.byte_stride(dim);
         }
         1 << bits.trailing_zeros()
     }
@@ -196,8 +215,7 @@ impl View {
     /// Whether TMA can step along all dimensions: byte strides below 2^40 (CUDA Driver API,
     /// `cuTensorMapEncodeTiled`).
     pub fn is_in_reach_of_tma(&self) -> bool {
-        let bits = self.stride.iter().fold(0, |bits, stride| bits | (stride * self.dtype.bytes()));
-        bits >> 40 == 0
+        (0..3).fold(0, |bits, dim| bits | self.byte_stride(dim)) >> 40 == 0
     }
 }
 
@@ -273,6 +291,19 @@ mod tests {
         fn clone_at(&self, data: u64) -> View {
             View { data, ..*self }
         }
+    }
+
+    #[test]
+    fn a_byte_may_hold_several_elements() {
+        let int4 = DType::describe("int4");
+        let pairs = View { dtype: int4, ..view(64, [3, 8, 32], [8 * 32, 32, 1]) };
+        assert_eq!((pairs.bytes(), pairs.row_bytes(2), pairs.byte_stride(1)), (384, 16, 16));
+        assert_eq!((pairs.byte_range(), pairs.alignment(2)), ((64, 64 + 384), 16));
+        assert_eq!([0, 1, 2, 33].map(|offset| pairs.address_of(offset)), [64, 64, 65, 80]);
+        let narrow = View { stride: [8 * 24, 24, 1], ..pairs };
+        assert_eq!((narrow.alignment(2), narrow.is_in_reach_of_tma()), (4, true));
+        assert!(!pairs.may_alias(&View { data: 64 + 384, ..pairs }));
+        assert!(pairs.may_alias(&View { data: 64 + 383, ..pairs }));
     }
 
     #[test]

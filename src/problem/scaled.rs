@@ -3,7 +3,7 @@
 use super::check::check_device;
 use super::{Problem, ProblemError};
 use crate::epilogue::{BlockScale, SWIZZLED_TILE, Scaling, TILE_SCALES};
-use crate::operand::{Class, DType, View};
+use crate::operand::{DType, View};
 
 /// The element types of scales, and of zero points.
 const SCALE_TYPES: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::E8M0];
@@ -22,7 +22,7 @@ pub fn check_factors(problem: &Problem, scaling: &Scaling) -> Result<(), Problem
     }
     for (name, of) in scaling.factors() {
         let dtype = factor(problem, name).dtype;
-        if of.zero.is_some() && dtype.class() != Some(Class::Integer8) {
+        if of.zero.is_some() && !dtype.is_widened() {
             return Err(ProblemError::ZeroPoints { name, dtype });
         }
     }

@@ -236,7 +236,7 @@ fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, 
             Major::Row => (0, 0, 1),
             Major::Column => (0, 1, 0),
         });
-        let divisibility = (i64::from(demand.align) / element.bytes()).max(1);
+        let divisibility = i64::from((8 * demand.align / element.bits()).max(1));
         let alignment = demand.align.max(element.bytes() as u32);
         DENSE.object(
             py,
@@ -247,7 +247,7 @@ fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, 
 
 /// The design metadata of a kernel.
 fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
-    static CACHE: Cache<(Design, i64)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static CACHE: Cache<(Design, u32)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
     // Kernels that differ only in the layouts of A and B share an object, because the operands'
     // metadata holds the layouts. The smaller element size is part of the key: tiles along K depend
     // on it.
@@ -266,8 +266,8 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
         other => other,
     };
     let kernel = Kernel { design, ..*kernel };
-    let bytes = kernel.types.a.bytes().min(kernel.types.b.bytes());
-    shared(py, &CACHE, (design, bytes), || make_design(py, &kernel))
+    let bits = kernel.types.narrower_bits();
+    shared(py, &CACHE, (design, bits), || make_design(py, &kernel))
 }
 
 fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {

@@ -254,7 +254,7 @@ fn usable_workspace(
         return Ok(None);
     }
     let view: View = operand::read("workspace", workspace)?;
-    let is_short = ((view.numel() * view.dtype.bytes()) as u64) < needed;
+    let is_short = (view.bytes() as u64) < needed;
     Ok((!(assume_supported_args && is_short)).then_some(view))
 }
 

@@ -129,12 +129,12 @@ impl PyTensorMap {
 /// a dense one, rounded up: the driver refuses 0, and no element is at the stride.
 fn byte_strides(view: &View) -> Vec<u64> {
     let (shape, strides) = (view.user_shape(), view.user_stride());
-    let bytes = view.dtype.bytes() as u64;
-    let mut dense = shape.last().map_or(0, |extent| *extent as u64 * bytes).next_multiple_of(16);
+    let bytes = |elements: i64| view.dtype.bytes_of(elements) as u64;
+    let mut dense = shape.last().map_or(0, |extent| bytes(*extent)).next_multiple_of(16);
     let outer = shape.len().saturating_sub(1);
     let mut found = vec![0; outer];
     for at in (0..outer).rev() {
-        found[at] = if shape[at] == 1 { dense } else { strides[at] as u64 * bytes };
+        found[at] = if shape[at] == 1 { dense } else { bytes(strides[at]) };
         dense = found[at] * shape[at] as u64;
     }
     found
@@ -159,8 +159,7 @@ fn check(view: &View, box_extents: &[i64], swizzle: u32) -> Result<(), String> {
     if box_extents.iter().any(|extent| !(1..=LONGEST_BOX).contains(extent)) {
         return Err(format!("box is {box_extents:?}; its extents are 1 to {LONGEST_BOX}"));
     }
-    let bytes = view.dtype.bytes();
-    let row = box_extents[rank - 1] * bytes;
+    let row = view.dtype.bytes_of(box_extents[rank - 1]);
     if row % 16 != 0 {
         return Err(format!("a row of the box has {row} bytes; pass a multiple of 16"));
     }
@@ -179,7 +178,7 @@ fn check(view: &View, box_extents: &[i64], swizzle: u32) -> Result<(), String> {
     }
     let outer = shape.iter().zip(strides).take(rank - 1).filter(|(extent, _)| **extent > 1);
     for (_, stride) in outer {
-        let stride = stride * bytes;
+        let stride = view.dtype.bytes_of(*stride);
         if stride <= 0 || stride % 16 != 0 || stride as u64 > TensorMap::LONGEST_STRIDE {
             return Err(format!(
                 "the tensor has a stride of {stride} bytes; TMA needs positive multiples of 16 \

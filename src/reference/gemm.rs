@@ -187,5 +187,5 @@ unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, Referen
 
 /// The view from `index` of one dimension on.
 fn starting_at(view: &View, dim: usize, index: i64) -> View {
-    View { data: view.data + (index * view.stride[dim] * view.dtype.bytes()) as u64, ..*view }
+    View { data: view.address_of(index * view.stride[dim]), ..*view }
 }

@@ -88,7 +88,7 @@ unsafe fn scale(
 /// # Safety
 /// The element at this offset of the view is readable.
 unsafe fn read(view: &View, offset: i64) -> f64 {
-    let address = (view.data as i64 + offset * view.dtype.bytes()) as usize;
+    let address = view.address_of(offset) as usize;
     if view.dtype == DType::E8M0 {
         // SAFETY: guaranteed by the caller.
         let bits = unsafe { std::ptr::with_exposed_provenance::<u8>(address).read() };

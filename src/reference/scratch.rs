@@ -142,8 +142,11 @@ fn axes(view: &View, region: &Region) -> (u64, Axis, Axis) {
         extent: (range.end - range.start) as usize,
         stride: stride as isize,
     };
-    let start = view.data + (offset * view.dtype.bytes()) as u64;
-    (start, axis(&region.rows, view.stride[1]), axis(&region.columns, view.stride[2]))
+    (
+        view.address_of(offset),
+        axis(&region.rows, view.stride[1]),
+        axis(&region.columns, view.stride[2]),
+    )
 }
 
 /// Appends the decoded elements; `inner` varies fastest.

@@ -91,14 +91,12 @@ impl CostQuery<'_> {
 
 /// Bytes of a problem's operands and output.
 pub fn operand_bytes(problem: &GemmProblem) -> f64 {
-    let bytes = |view: &View| (view.numel() * view.dtype.bytes()) as f64;
-    bytes(&problem.a) + bytes(&problem.b) + bytes(&problem.out)
+    [&problem.a, &problem.b, &problem.out].map(|view| view.bytes() as f64).into_iter().sum()
 }
 
 fn splits_lines(problem: &GemmProblem) -> bool {
-    let starts_lines = |view: &View| {
-        view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0)
-    };
+    let starts_lines =
+        |view: &View| (0..3).all(|dim| view.stride[dim] <= 1 || view.byte_stride(dim) % 128 == 0);
     !(starts_lines(&problem.a) && starts_lines(&problem.b))
 }
 

@@ -8,6 +8,7 @@ use super::query::{CostQuery, Estimate};
 use crate::kernel::family::Family;
 use crate::kernel::skinny::{Method, Skinny};
 use crate::kernel::types::Types;
+use crate::operand::DType;
 
 /// Fitted on an H100: bytes per second of device memory.
 const FITTED_MEMORY_RATE: f64 = 3.0e12;
@@ -44,12 +45,12 @@ fn fitted_load_penalty(config: &Skinny) -> f64 {
 
 pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     let framed = config.framed(query.problem);
-    let [narrow, element] = config.operand_types(types).map(|dtype| dtype.bytes() as f64);
+    let [narrow, element] = config.operand_types(types).map(DType::width);
     let [tile_n, tile_k] = config.tile.map(f64::from);
     let sms = query.sms();
     let ctas = config.ctas(&framed) as f64;
     let blocks = ((framed.k() as f64 / tile_k).ceil() / f64::from(config.split)).ceil();
-    let is_unaligned = config.k_major()[1] && framed.k() * element as i64 % 128 != 0;
+    let is_unaligned = config.k_major()[1] && framed.k() as f64 * element % 128.0 != 0.0;
     let unaligned = if config.align >= 8 && is_unaligned { FITTED_UNALIGNED_ROWS } else { 1.0 };
     let penalty = fitted_load_penalty(config);
     let bytes_of_cta =

@@ -153,9 +153,9 @@ fn estimate_tiles(
     let sharing_ends = sharing.sqrt() * if stores_elements { FITTED_UNALIGNED_END } else { 1.0 };
 
     // A K block is 128 bytes, for which wgmma takes equally long for all element types; in a mixed
-    // product, 128 elements of 16 bits.
+    // product, as many elements of 16 bits.
     let mixed = types.class() == ProductClass::Mixed;
-    let block_bytes = if mixed { 256.0 } else { 128.0 };
+    let block_bytes = 128.0 * f64::from(types.widening());
     let blocks = (problem.k().unsigned_abs().div_ceil(k_block(types).into()) as f64 / split).ceil();
     // Bytes of a K block of A and B: as they arrive, and weighted by the L2 alignment penalty.
     let rows = config.rows_read(problem);
@@ -235,7 +235,7 @@ fn estimate_tiles(
         true => [types.b, types.a],
         false => [types.a, types.b],
     }
-    .map(|dtype| (problem.k() * dtype.bytes()) as f64);
+    .map(|dtype| dtype.bytes_of(problem.k()) as f64);
     let again = |rows: f64, columns: f64| tiles / running * (rows * of_row + columns * of_column);
     let keeps = FITTED_L2_KEPT_BYTES * scale.l2_bytes;
     let reread = if again(grid.extent[0], grid.extent[1]) > keeps {

@@ -32,7 +32,7 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (reducers, splits) = (f64::from(config.split), f64::from(config.k_splits(problem)));
-    let element = types.a.bytes() as f64;
+    let element = types.a.width();
     let blocks = ((problem.k() as f64 * element / 128.0).ceil() / splits).ceil();
     let [a_rows, b_rows] = config
         .rows_read(problem)

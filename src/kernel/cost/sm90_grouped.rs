@@ -31,7 +31,7 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let slots = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     let (waves, sharing) = ((tiles / slots).ceil(), (tiles.min(slots) * size / sms).max(1.0));
 
-    let element = types.a.bytes() as f64;
+    let element = types.a.width();
     let blocks = (problem.k() as f64 * element / 128.0).ceil();
     let [a_rows, b_rows] = config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0);
     let operands = a_rows / cluster_n + b_rows / cluster_m;

@@ -52,7 +52,7 @@ pub const DEEP_PIPELINE_MEMORY_RATE: f64 = 2.8e12;
 /// The launch, plus the longer of device memory and the waves, each of which takes the longer of
 /// its arithmetic and its loads from L2.
 pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
-    let (gemm, sms, element) = (query.problem, query.sms(), types.a.bytes() as f64);
+    let (gemm, sms, element) = (query.problem, query.sms(), types.a.width());
     let [tile_m, tile_n, tile_k] = tile.extents;
     let grouped = tile.operation == Operation::GroupedGemm;
     let tiles = expected_tiles(gemm, grouped, tile_m, tile_n);

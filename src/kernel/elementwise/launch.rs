@@ -63,7 +63,7 @@ impl Vectors {
 fn reach(view: &View) -> i64 {
     let last: i64 =
         view.shape.iter().zip(view.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
-    (last + 1) * view.dtype.bytes()
+    view.dtype.bytes_of(last + 1)
 }
 
 /// Checks that the number of rows fits 32 bits; with an epilogue, also the number of columns.

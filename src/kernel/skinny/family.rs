@@ -96,7 +96,8 @@ impl Family for Skinny {
     /// partial sums received from the other CTAs of a cluster.
     fn shared_bytes(&self, types: Types) -> u32 {
         let [n, k] = self.tile;
-        let [size, wide_size] = self.operand_types(types).map(|dtype| dtype.bytes() as u32);
+        let [narrow, wide] = self.operand_types(types);
+        let size = narrow.bytes() as u32;
         // Rows of the narrow tile have at least 64 bytes (128 of float32), and every thread copies
         // 16 bytes of the tile.
         let least = match (self.k_major()[0], size) {
@@ -105,7 +106,7 @@ impl Family for Skinny {
             (false, _) => 64 / size,
         };
         let rows = self.rows.max(least).max(Skinny::THREADS * 16 / (k * size));
-        let pipeline = self.stages * (rows * size + n * wide_size) * k;
+        let pipeline = self.stages * (rows * size * k + n * k * wide.bits() / 8);
         let sums = Skinny::WARPS / self.warps_n * self.rows * (n + 4) * 4;
         let received = if self.split > 1 { self.rows * n * 4 } else { 0 };
         pipeline.max(sums) + received

@@ -143,10 +143,10 @@ impl Skinny {
         configs
     }
 
-    /// The narrow side of a mixed product, whose wide operand is the one of 8-bit integers. `None`
+    /// The narrow side of a mixed product, whose wide operand is the one that is converted. `None`
     /// for other types, and for outputs of another type than the narrow operand.
     fn mixed_side(types: Types) -> Option<Narrow> {
-        let (narrow, side) = match types.a.is_float() {
+        let (narrow, side) = match types.b.is_widened() {
             true => (types.a, Narrow::M),
             false => (types.b, Narrow::N),
         };

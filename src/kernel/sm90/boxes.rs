@@ -11,11 +11,11 @@ impl Sm90 {
     /// rows of a box outside the operand, and the alignment of the rows in bytes.
     pub fn rows_read(&self, problem: &GemmProblem) -> [(u32, u32); 2] {
         let (sides, k_major) = (self.sides(problem), self.k_major());
-        let narrower = problem.a.dtype.bytes().min(problem.b.dtype.bytes());
+        let narrower = problem.a.dtype.bits().min(problem.b.dtype.bits());
         [0, 1].map(|at| {
             let (rows, aligned) = self.rows_of_side(&sides[at], k_major[at], at);
-            // The 16-bit operand of a mixed product has 256 bytes in a K block.
-            (rows * (sides[at].view.dtype.bytes() / narrower) as u32, aligned)
+            // A K block is a row of the narrower elements.
+            (rows * (sides[at].view.dtype.bits() / narrower), aligned)
         })
     }
 
@@ -25,7 +25,7 @@ impl Sm90 {
             return (inside, ROW_BYTES);
         }
         let other = if k_major { side.rows } else { side.k };
-        let step = (side.view.stride[other] * side.view.dtype.bytes()) | i64::from(ROW_BYTES);
+        let step = side.view.byte_stride(other) | i64::from(ROW_BYTES);
         let aligned = 1 << step.trailing_zeros();
         if k_major {
             return (inside, aligned);

@@ -175,7 +175,7 @@ impl Sm90 {
     }
 }
 
-/// Elements of K in a block: a row of 128 bytes, in a mixed product of its 8-bit integers.
+/// Elements of K in a block: a row of 128 bytes, in a mixed product of the narrower elements.
 pub fn k_block(types: Types) -> u32 {
-    8 * ROW_BYTES / types.a.bits().min(types.b.bits())
+    8 * ROW_BYTES / types.narrower_bits()
 }

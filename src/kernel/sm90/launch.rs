@@ -11,7 +11,7 @@ use crate::kernel::params::GroupOffsets;
 use crate::kernel::tensor_map::TensorMap;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
-use crate::operand::{DType, View};
+use crate::operand::View;
 use crate::problem::GemmProblem;
 
 impl Sm90 {
@@ -77,8 +77,7 @@ impl Sm90 {
             // L2 promotion to 256 bytes also fetches a K-major row's cache line of the next K
             // block. For a row that begins inside a line, it would fetch four lines instead of two.
             // The row stride decides, not the address, which may change in a prepared launch.
-            let whole_lines =
-                stride_bytes(view.stride[outer], view.dtype).is_multiple_of(u64::from(ROW_BYTES));
+            let whole_lines = stride_bytes(&view, outer).is_multiple_of(u64::from(ROW_BYTES));
             let fetches_next_block = k_major && whole_lines;
             TensorMap {
                 data_type: TensorMap::data_type(view.dtype, true),
@@ -91,11 +90,10 @@ impl Sm90 {
                     view.shape[outer].max(1) as u64,
                     batches as u64,
                 ],
-                strides: [view.stride[outer], view.stride[0]]
-                    .map(|step| stride_bytes(step, view.dtype)),
+                strides: [outer, 0].map(|dim| stride_bytes(&view, dim)),
                 // The contiguous dimension first.
                 box_extents: [
-                    row / view.dtype.bytes() as u32,
+                    8 * row / view.dtype.bits(),
                     if k_major { self.box_rows(&sides, at) } else { k_block / sharers },
                     1,
                 ],
@@ -129,7 +127,7 @@ impl Sm90 {
             address: out.data,
             second: 0,
             extents: [out.shape[columns] as u64, out.shape[rows] as u64, out.shape[0] as u64],
-            strides: [out.stride[rows], out.stride[0]].map(|step| stride_bytes(step, types.out)),
+            strides: [rows, 0].map(|dim| stride_bytes(out, dim)),
             box_extents: [self.box_n(types), 16, 1],
             swizzle: if box_bytes == power {
                 TensorMap::swizzle(box_bytes)
@@ -192,6 +190,9 @@ impl Sm90 {
 
 /// A stride in bytes for a tensor map, which requires positive multiples of 16. Stride 0 belongs to
 /// a dimension of extent 1 in the map, so 16 replaces it.
-fn stride_bytes(step: i64, dtype: DType) -> u64 {
-    if step == 0 { 16 } else { (step * dtype.bytes()) as u64 }
+fn stride_bytes(view: &View, dim: usize) -> u64 {
+    match view.byte_stride(dim) {
+        0 => 16,
+        bytes => bytes as u64,
+    }
 }

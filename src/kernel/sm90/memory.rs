@@ -66,8 +66,8 @@ impl Sm90 {
         let [m, n] = self.tile;
         // An N-major tile of B is loaded in boxes. The last box may overhang the tile.
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(self.row_bytes(1) / 2) };
-        // The 16-bit elements of a mixed product's B take two rows.
-        (m + if types.class() == ProductClass::Mixed { 2 * b } else { b }) * ROW_BYTES
+        // The wider elements of a mixed product's B take several rows.
+        (m + types.widening() * b) * ROW_BYTES
     }
 
     /// Dynamic shared memory in bytes: the stages; one or two slabs of 16 rows of sums for each

@@ -11,7 +11,7 @@ use crate::kernel::cost::query::operand_bytes;
 use crate::kernel::cost::sm90_rates::{
     FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, FITTED_ONE_CONSUMER,
 };
-use crate::kernel::types::{ProductClass, Types};
+use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
 
 /// A tile order for a grid that starts on an empty chip, so that its CTAs start GPC by GPC.
@@ -94,10 +94,8 @@ pub fn placed(
         config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0).into_iter().sum::<f64>();
     let blocks = (problem.k() as f64 / f64::from(k_block(types))).ceil();
     let has_one_consumer = config.consumers == 1 || config.schedule == Schedule::PingPong;
-    let multiplied =
-        tile_m * tile_n * if types.class() == ProductClass::Mixed { 256.0 } else { 128.0 }
-            / FITTED_TENSOR_RATE
-            * if has_one_consumer { FITTED_ONE_CONSUMER } else { 1.0 };
+    let multiplied = tile_m * tile_n * 128.0 * f64::from(types.widening()) / FITTED_TENSOR_RATE
+        * if has_one_consumer { FITTED_ONE_CONSUMER } else { 1.0 };
     let memory = FITTED_MEMORY_LATENCY + operand_bytes(problem) / FITTED_MEMORY_RATE;
     let loaded = |drawn: f64| (arriving / FITTED_ARRIVING_RATE).max(drawn * 128.0);
     let work = |loaded: f64| {
@@ -147,10 +145,10 @@ impl Sm90 {
         if self.rows_read(problem).iter().any(|(_, aligned)| *aligned < ROW_BYTES) {
             return None;
         }
-        // The 128-byte rows of a K block: a mixed product's B has two for each column.
-        let sides = self.sides(problem).map(|side| side.view.dtype.bytes());
+        // The 128-byte rows of a K block: a mixed product's B has several for each column.
+        let sides = self.sides(problem).map(|side| side.view.dtype.bits());
         let [m, n] = self.tile.map(f64::from);
-        let n = n * (sides[1] / sides[0]) as f64;
+        let n = n * f64::from(sides[1] / sides[0]);
         let whole = tiles.map(|tiles| tiles as u32);
         let drawn = |band: u32| {
             let [rows, columns] = rows_and_columns_of_gpcs(whole, band);

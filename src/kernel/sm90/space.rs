@@ -64,8 +64,8 @@ impl Sm90 {
                     continue;
                 }
                 if class == ProductClass::Mixed {
-                    // The integers are the program's A, K-major.
-                    let b_is_first = types.b.is_integer();
+                    // The operand that is converted is the program's A, K-major.
+                    let b_is_first = types.b.is_widened();
                     if k_major[usize::from(b_is_first)] {
                         let shapes = match packed.contains(&true) {
                             true => shapes::mixed_packed(),

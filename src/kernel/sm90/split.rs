@@ -26,7 +26,7 @@ impl Sm90 {
         if !self.over_grid {
             return self.split;
         }
-        let blocks = (problem.k() * problem.a.dtype.bytes()) as u64 / u64::from(ROW_BYTES);
+        let blocks = problem.a.dtype.bytes_of(problem.k()) as u64 / u64::from(ROW_BYTES);
         let most = (blocks / LEAST_BLOCKS).clamp(1, MAX_SPLITS.into());
         (self.clusters_on_h100() / self.tiles(problem).max(1)).clamp(1, most) as u32
     }
