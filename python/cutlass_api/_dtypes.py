@@ -27,6 +27,8 @@ INTEGER = _of_class("integer8", "integer32")
 FLOATS = (*HALF, *_of_class("single"))
 #: The powers of two that scale blocks in MX formats.
 E8M0 = torch.float8_e8m0fnu
+#: The descriptors of element types by name.
+ELEMENTS = {element.name: element for element in ELEMENT_TYPES}
 #: The names in CUDA code.
 CUDA_NAMES = {
     getattr(torch, element.name): element.cuda_name
@@ -34,4 +36,4 @@ CUDA_NAMES = {
     if element.cuda_name and hasattr(torch, element.name)
 }
 
-__all__ = ["CUDA_NAMES", "E8M0", "FLOAT8", "FLOATS", "HALF", "INT8", "INTEGER"]
+__all__ = ["CUDA_NAMES", "E8M0", "ELEMENTS", "FLOAT8", "FLOATS", "HALF", "INT8", "INTEGER"]

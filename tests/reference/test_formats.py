@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 
 import cutlass_api
+import ml_dtypes
+import numpy as np
 import pytest
 import stand_in
 import torch
 from cutlass_api import mixed_mm, scaled_mm
-from cutlass_api.weights._formats import FORMATS, Fields, Format, find_format
+from cutlass_api.weights._formats import CODES, FORMATS, GROUPS, Fields, Format, find_format
 from cutlass_api.weights._scales import OF_FLOAT8, ROW, TENSOR, Scales
 from support.formats import (
     ERRORS,
@@ -52,7 +54,7 @@ def test_names_differ_and_each_format_is_found():
     assert len(NAMED) == len(FORMATS)
     for each in FORMATS:
         for is_a in (True, False):
-            key = (each.element, each.scales.block(is_a), each.scales.is_swizzled)
+            key = (each.dtype, each.scales.block(is_a), each.scales.is_swizzled)
             is_symmetric = each.scales.block() == each.scales.block(False)
             assert find_format(*key) == (each, is_a or is_symmetric)
 
@@ -69,9 +71,9 @@ def test_round_trip(name, generator):
     dequantized = format.dequantize(fields)
     assert dequantized.dtype is torch.float32
     assert torch.equal(dequantized, composed(format, fields).float())
-    assert (dequantized - weight).norm() < ERRORS[format.element] * weight.norm()
+    assert (dequantized - weight).norm() < ERRORS[format.dtype] * weight.norm()
     # A matrix (K, N) has the transposed fields.
-    key = (format.element, format.scales.block(is_a=False), format.scales.is_swizzled)
+    key = (format.dtype, format.scales.block(is_a=False), format.scales.is_swizzled)
     transposed = Fields(*torch.ops.cutlass_api.quantize(weight.t().contiguous(), *key))
     assert_same(transposed.t(), fields)
     assert_same(format.unpack(format.repack(fields)), fields)
@@ -89,7 +91,7 @@ def test_products(name, generator):
     torch.testing.assert_close(out, expected, **close)
     # As a user calls them.
     scale = format.of_product(fields)[0]["scale_b"]
-    if format.element.is_floating_point:
+    if format.dtype.is_floating_point:
         ours = scaled_mm(x, fields.values.t(), torch.ones(()), scale, torch.float32)
         assert torch.equal(ours, out)
     elif format.scales in (TENSOR, ROW):
@@ -116,7 +118,7 @@ def test_products(name, generator):
     [
         each.name
         for each in FORMATS
-        if not each.element.is_floating_point
+        if not each.dtype.is_floating_point
         and each.scales.extent == 1
         and each.scales.varies_along_k
     ],
@@ -189,42 +191,69 @@ def test_the_guide_has_the_shapes_of_scales():
 
 # Formats to come.
 
+SCALES = [
+    *(
+        Scales(1, group, dtype)
+        for group in (32, 64, 128)
+        for dtype in (torch.float16, torch.bfloat16)
+    ),
+    Scales(1, 16, torch.float8_e4m3fn),
+    Scales(1, 32, torch.float8_e8m0fnu),
+    Scales(1, -1),
+]
 
-class Nibbles(Format):
-    """Numbers of 4 bits, two in a byte along K, the first in the low bits."""
 
-    bits = 4
-
-    def numbers(self, values):
-        return torch.stack([values & 15, values >> 4], 2).flatten(1).float() - 8
+@pytest.mark.parametrize("element", CODES)
+def test_codes_mean_what_ml_dtypes_says(element):
+    codes = np.arange(16, dtype=np.uint8).view(getattr(ml_dtypes, element))
+    assert np.array_equal(codes.astype(np.float32), np.array(CODES[element], np.float32))
 
 
-@pytest.mark.parametrize(
-    "scales",
-    [
-        *(
-            Scales(1, group, dtype)
-            for group in (32, 64, 128)
-            for dtype in (torch.float16, torch.bfloat16)
-        ),
-        Scales(1, 16, torch.float8_e4m3fn),
-        Scales(1, 32, torch.float8_e8m0fnu),
-        Scales(1, -1),
-    ],
-    ids=str,
-)
-def test_a_record_describes_packed_numbers(scales, generator):
-    """Of 4 bits, with a partial last group, in files' dtypes of scales."""
-    format = Nibbles(torch.uint8, scales)
+@pytest.mark.parametrize("has_factor", [False, True])
+@pytest.mark.parametrize("zero", [None, torch.uint8, torch.float32])
+@pytest.mark.parametrize("element", CODES)
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+def test_a_record_describes_packed_numbers(scales, element, zero, has_factor, generator):
+    """Of 4 bits, with a partial last group, in files' dtypes of scales; with zero points that are
+    subtracted or added, and a scale of the tensor.
+    """
+    adds_zero = zero is torch.float32
+    format = Format(element, scales, zero, adds_zero, has_factor)
     packed = torch.randint(256, (6, 80), generator=generator).to(torch.uint8)
     groups = 1 if scales.depth == -1 else -(-160 // scales.depth)
-    assert format.layout(6, 160) == {
+    expected = {
         "values": ((6, 80), torch.uint8),
         "scales": ((6, groups), scales.dtype),
+        "zeros": ((6, groups), zero),
+        "factor": ((), torch.float32),
     }
+    layout = format.layout(6, 160)
+    assert layout == {key: expected[key] for key in layout}
+    assert ("zeros" in layout, "factor" in layout) == (zero is not None, has_factor)
     factors = torch.randint(1, 9, (6, groups), generator=generator).float().exp2().to(scales.dtype)
-    found = format.dequantize(Fields(packed, factors))
+    zeros = zero and torch.randint(16, (6, groups), generator=generator).to(zero)
+    factor = torch.tensor(0.75) if has_factor else None
+    fields = Fields(packed, factors, zeros, factor)
+    found = format.dequantize(fields)
     for k in range(160):
-        number = (packed[:, k // 2] >> 4 * (k % 2) & 15).int() - 8
+        code = packed[:, k // 2] >> 4 * (k % 2) & 15
+        number = torch.tensor(CODES[element])[code.int()].float()
         group = 0 if scales.depth == -1 else k // scales.depth
-        assert torch.equal(found[:, k], number * factors[:, group].float())
+        offset = 0 if zero is None else zeros[:, group]
+        scale = factors[:, group].float()
+        column = number * scale + offset if adds_zero else (number - offset) * scale
+        assert torch.equal(found[:, k], column * (0.75 if has_factor else 1))
+    with pytest.raises(ValueError, match=("requires" if has_factor else "takes no") + " factor"):
+        format.check(fields._replace(factor=factors if factor is None else None))
+
+
+@pytest.mark.parametrize("adds_zero", [False, True])
+def test_a_scale_of_the_tensor_and_added_zero_points_in_a_product(adds_zero, generator):
+    """Of 8 bits, which kernels read: by the operands that a record passes to them."""
+    format = Format("int8", GROUPS[32], torch.float32, adds_zero, has_factor=True)
+    weight = torch.randint(-9, 9, (N, K), generator=generator).to(torch.int8)
+    scales, zeros = torch.rand(2, N, -(-K // 32), generator=generator) + 0.5
+    fields = Fields(weight, scales, zeros, torch.tensor(0.75))
+    x = operand_for(format, generator)
+    expected = x.double() @ format.dequantize(fields).double().t()
+    torch.testing.assert_close(multiply(format, fields, x).double(), expected, rtol=1e-4, atol=1e-3)

@@ -19,7 +19,7 @@ def formats() -> None:
     for format in FORMATS:
         fields = quantized(format, random_weight(generator))
         x = operand_for(format, generator)
-        is_float = format.element.is_floating_point
+        is_float = format.dtype.is_floating_point
         out = torch.empty(
             len(x), fields.values.shape[0], dtype=torch.float32 if is_float else x.dtype
         )

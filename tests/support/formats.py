@@ -26,12 +26,12 @@ def random_weight(generator):
 
 def quantized(format, weight):
     block = format.scales.block()
-    return Fields(*OPS.quantize(weight, format.element, block, format.scales.is_swizzled))
+    return Fields(*OPS.quantize(weight, format.dtype, block, format.scales.is_swizzled))
 
 
 def operand_for(format, generator):
     """A of a product with a weight in a format."""
-    is_float = format.element.is_floating_point
+    is_float = format.dtype.is_floating_point
     x = torch.randn(M, K, generator=generator)
     return x.to(torch.float8_e4m3fn if is_float else torch.float16)
 

@@ -13,11 +13,11 @@ WAYS = {
         dict.fromkeys(
             (each.scales.block(is_a), each.scales.is_swizzled)
             for each in FORMATS
-            if each.element is output
+            if each.dtype is output
             for is_a in (True, False)
         )
     )
-    for output in dict.fromkeys(each.element for each in FORMATS)
+    for output in dict.fromkeys(each.dtype for each in FORMATS)
 }
 VIEWS = {
     "rows": lambda x: x,

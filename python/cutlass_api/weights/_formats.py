@@ -1,5 +1,6 @@
 """Formats of weights, one record each: element type, scales and zero points, and the arithmetic in
-torch that quantizes and dequantizes.
+torch that quantizes and dequantizes. The width of an element, and how memory holds it, are those of
+its descriptor in the core's table.
 
 The CUDA counterparts are ``kernels/quantize.cuh`` (quantize) and, in a product, ``decode`` and
 ``ptx::widen`` of the element type with ``block_scale`` of ``kernels/common/fusion.cuh``. The
@@ -9,12 +10,13 @@ reference decodes in ``src/reference/scales.rs``.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cutlass_api._dtypes import E8M0, FLOAT8
+from cutlass_api._dtypes import E8M0, ELEMENTS, FLOAT8
 from cutlass_api.weights._scales import (
     BLOCK,
     MX,
@@ -32,15 +34,26 @@ from cutlass_api.weights._scales import (
 SMALLEST = 2.0**-126
 
 
+#: The numbers of the 16 codes of element types of 4 bits.
+CODES = {
+    "uint4": tuple(range(16)),
+    "int4": (*range(8), *range(-8, 0)),
+    "float4_e2m1fn": (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6),
+}
+
+
 class Fields(NamedTuple):
-    """The tensors of a quantized matrix. ``zeros``: zero points, in the layout of ``scales``."""
+    """The tensors of a quantized matrix. ``zeros``: zero points, in the layout of ``scales``.
+    ``factor``: a scale of the whole matrix, in addition to ``scales``.
+    """
 
     values: Tensor
     scales: Tensor
     zeros: Tensor | None = None
+    factor: Tensor | None = None
 
     def t(self) -> "Fields":
-        """Those of the transpose. A vector of swizzled scales stays."""
+        """Those of the transpose. A vector of swizzled scales, or a scalar, stays."""
         return Fields(*(None if each is None else each.t() for each in self))
 
 
@@ -50,41 +63,65 @@ class Format:
     dimension. Subclasses differ in the arithmetic that computes scales.
     """
 
-    element: torch.dtype
+    #: The name of the element type. Types of fewer than 8 bits are packed along K.
+    element: str
     scales: Scales
-
-    #: Bits of a stored number. Numbers of fewer than 8 bits are packed along K.
-    bits: ClassVar[int] = 8
     #: The dtype of zero points, if the format has some.
-    zero: ClassVar[torch.dtype | None] = None
+    zero: torch.dtype | None = None
+    #: Whether zero points are added, in units of the matrix: number * scale + zero point.
+    adds_zero: bool = False
+    #: Whether the matrix has one more scale, in float32.
+    has_factor: bool = False
 
     @property
     def name(self) -> str:
         swizzle = "_swizzled" if self.scales.is_swizzled else ""
         shared = self.scales.name().removeprefix("block of ").replace(" ", "")
-        return f"{str(self.element).removeprefix('torch.')}_{shared}{swizzle}"
+        return f"{self.element}_{shared}{swizzle}"
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the stored values."""
+        if ELEMENTS[self.element].is_packed:
+            return torch.uint8
+        dtype: torch.dtype = getattr(torch, self.element)
+        return dtype
+
+    @property
+    def packing(self) -> int:
+        """How many numbers a stored value holds."""
+        return 8 * int(self.dtype.itemsize) // ELEMENTS[self.element].bits
 
     @property
     def limit(self) -> float:
         """The largest finite number."""
-        info = torch.finfo if self.element.is_floating_point else torch.iinfo
-        return float(info(self.element).max)
+        if self.element in CODES:
+            return float(max(CODES[self.element]))
+        info = torch.finfo if self.dtype.is_floating_point else torch.iinfo
+        return float(info(self.dtype).max)
 
     # ---- how it is stored -------------------------------------------------------------------
+
+    def extents(self, values: Tensor) -> tuple[int, int]:
+        """N and K of a matrix that is stored so."""
+        return values.shape[0], values.shape[-1] * self.packing
 
     def layout(self, n: int, k: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """The shape and dtype of each field of a matrix (N, K)."""
         shape = () if self.scales == TENSOR else self.scales.shape(n, k)
         fields = {
-            "values": ((n, k * self.bits // 8), self.element),
+            "values": ((n, k // self.packing), self.dtype),
             "scales": (shape, self.scales.dtype),
         }
-        return fields if self.zero is None else {**fields, "zeros": (shape, self.zero)}
+        if self.zero is not None:
+            fields["zeros"] = (shape, self.zero)
+        if self.has_factor:
+            fields["factor"] = ((), torch.float32)
+        return fields
 
     def check(self, fields: Fields) -> None:
         """Raises ValueError for fields of other shapes, dtypes or devices."""
-        n, k = fields.values.shape[0], fields.values.shape[-1] * 8 // self.bits
-        expected = self.layout(n, k)
+        expected = self.layout(*self.extents(fields.values))
         for name, tensor in zip(Fields._fields, fields, strict=True):
             if (tensor is None) != (name not in expected):
                 verb = "takes no" if tensor is not None else "requires"
@@ -113,10 +150,16 @@ class Format:
     def of_product(self, fields: Fields) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The matrix as B (K, N) of a product: the operands of ``scale_b`` and ``zero_b``, and the
         arguments of ``scale_blocks`` by the factor, if the scales apply inside of the sum over K.
+        A scale of the whole matrix multiplies the sum, as ``scale_a`` does.
         """
         operands = {"scale_b": fields.scales.t() if fields.scales.dim() else fields.scales[None]}
         if fields.zeros is not None:
-            operands["zero_b"] = fields.zeros.t()
+            zeros = fields.zeros
+            if self.adds_zero:  # number * scale + zero = (number - -zero / scale) * scale
+                zeros = -zeros.float() / fields.scales.float()
+            operands["zero_b"] = zeros.t()
+        if fields.factor is not None:
+            operands["scale_a"] = fields.factor[None]
         if not self.scales.varies_along_k:
             return operands, {}
         return operands, {"b": self.scales.arguments("b", self.zero is not None)}
@@ -125,7 +168,7 @@ class Format:
 
     def empty(self, matrix: Tensor, is_a: bool = True) -> Fields:
         """Uninitialized fields of a matrix, row-major. ``is_a=False``: of a matrix (K, N)."""
-        values = matrix.new_empty(matrix.shape, dtype=self.element)
+        values = matrix.new_empty(matrix.shape, dtype=self.dtype)
         scales = self.scales.empty(matrix, is_a)
         return Fields(values, scales, self.zero and torch.empty_like(scales, dtype=self.zero))
 
@@ -148,13 +191,18 @@ class Format:
         """The values, scales and zero points of float32 blocks: the dimensions 1 and 3."""
         factors = (largest(blocks.abs()) / self.limit).clamp(min=SMALLEST)
         values = blocks * (1 / factors)
-        if not self.element.is_floating_point:
+        if not self.dtype.is_floating_point:
             values = values.round().nan_to_num(nan=0)
         return values, factors
 
     def numbers(self, values: Tensor) -> Tensor:
-        """The stored numbers in float32, unpacked."""
-        return values.float()
+        """The stored numbers in float32, unpacked: of several in a byte, the first in its low
+        bits.
+        """
+        if self.element not in CODES:
+            return values.float()
+        codes = torch.stack([values & 15, values >> 4], -1).flatten(-2)
+        return torch.tensor(CODES[self.element], device=values.device).float()[codes.long()]
 
     def dequantize(self, fields: Fields) -> Tensor:
         """The matrix in float32. The difference from the zero point is exact; the product with the
@@ -162,9 +210,13 @@ class Format:
         """
         self.check(fields)
         numbers = self.numbers(fields.values)
-        if fields.zeros is not None:
-            numbers = numbers - self.of_elements(fields.zeros, numbers.shape)
-        return numbers * self.of_elements(fields.scales, numbers.shape)
+        zeros = None if fields.zeros is None else self.of_elements(fields.zeros, numbers.shape)
+        if zeros is not None and not self.adds_zero:
+            numbers = numbers - zeros
+        matrix = numbers * self.of_elements(fields.scales, numbers.shape)
+        if zeros is not None and self.adds_zero:
+            matrix = matrix + zeros
+        return matrix if fields.factor is None else matrix * fields.factor
 
     def of_elements(self, scales: Tensor, shape: Sequence[int]) -> Tensor:
         """Scales or zero points in float32, one for each element of a matrix."""
@@ -191,10 +243,11 @@ class PowersOfTwo(Format):
         return (blocks * inverse).clamp(-self.limit, self.limit), codes.to(torch.uint8)
 
 
+@dataclass(frozen=True)
 class Asymmetric(Format):
     """Unsigned integers, with a zero point for each scale."""
 
-    zero = torch.uint8
+    zero: torch.dtype | None = torch.uint8
 
     def quantize_blocks(self, blocks: Tensor) -> Sequence[Tensor]:
         positive, negative = largest(blocks.clamp(min=0)), largest((-blocks).clamp(min=0))
@@ -210,18 +263,19 @@ def largest(blocks: Tensor) -> Tensor:
     return blocks.amax((1, 3), keepdim=True)
 
 
-SYMMETRIC = (*FLOAT8, torch.int8)
+FLOATS = tuple(str(dtype).removeprefix("torch.") for dtype in FLOAT8)
+SYMMETRIC = (*FLOATS, "int8")
 #: Groups of ``mixed_mm``, of which one is a block of int8.
 GROUPS = {depth: Scales(1, depth) for depth in (32, 64, 128)}
 #: All formats. The order is that of messages.
 FORMATS: tuple[Format, ...] = (
     *(Format(element, scales) for scales in (TENSOR, ROW, BLOCK) for element in SYMMETRIC),
-    Asymmetric(torch.uint8, GROUPS[128]),
-    Format(torch.int8, GROUPS[64]),
-    Asymmetric(torch.uint8, GROUPS[64]),
-    *(PowersOfTwo(element, scales) for scales in (MX, MX_SWIZZLED) for element in FLOAT8),
-    Format(torch.int8, GROUPS[32]),
-    Asymmetric(torch.uint8, GROUPS[32]),
+    Asymmetric("uint8", GROUPS[128]),
+    Format("int8", GROUPS[64]),
+    Asymmetric("uint8", GROUPS[64]),
+    *(PowersOfTwo(element, scales) for scales in (MX, MX_SWIZZLED) for element in FLOATS),
+    Format("int8", GROUPS[32]),
+    Asymmetric("uint8", GROUPS[32]),
     *(Format(element, WIDE_BLOCK) for element in SYMMETRIC),
 )
 
@@ -238,9 +292,9 @@ def find_format(dtype: torch.dtype, extents: tuple[int, ...], swizzle: bool) -> 
     if not alike:
         served = names(each.scales.block() for each in FORMATS)
         raise ValueError(f"block is {extents}; pass one of {served}, or a transpose")
-    alike = [each for each in alike if each.element is dtype] or alike
-    if alike[0].element is not dtype:
-        served = names(each.element for each in alike)
+    alike = [each for each in alike if each.dtype is dtype] or alike
+    if alike[0].dtype is not dtype:
+        served = names(each.dtype for each in alike)
         raise ValueError(f"the output dtype is {dtype}; pass one of {served}")
     found = next((each for each in alike if each.scales.is_swizzled == swizzle), None)
     if found is None:

@@ -178,12 +178,12 @@ def launch_groups(one: Launch, block: Block) -> None:
         *(f"quantize::{group}", cpp(WHOLE not in block), str(across)),
     )
     counts = (one.columns, *steps, outer, deep, cta_rows, cta_columns, column_ctas)
-    kernel.launch((one.input, *one.out, *one.layout, *counts), row_ctas * column_ctas)
+    kernel.launch((one.input, *one.out[:3], *one.layout, *counts), row_ctas * column_ctas)
 
 
 def launch_long_columns(one: Launch) -> None:
     """Enqueues the two kernels for a scale of each column that exceeds a tile of whole columns."""
-    input, (values, scales, _) = one.input, one.out
+    input, (values, scales, *_) = one.input, one.out
     row_ctas = min(one.row_tiles, ceil_div(PARTIALS, one.column_tiles))
     partials = input.new_empty(row_ctas, one.columns, dtype=torch.float32)
     first = one.program("largest_of_columns", has_output=False)
@@ -196,7 +196,7 @@ def launch_long_columns(one: Launch) -> None:
 
 def launch_whole(one: Launch) -> None:
     """Enqueues the two kernels for one scale of the whole matrix."""
-    input, (values, scales, _) = one.input, one.out
+    input, (values, scales, *_) = one.input, one.out
     tiles = one.row_tiles * one.column_tiles
     partials = input.new_empty(min(tiles, PARTIALS), dtype=torch.float32)
     first = one.program("largest", has_output=False)
