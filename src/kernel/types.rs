@@ -208,7 +208,7 @@ impl Types {
             accumulator: dtype.accumulator(),
             out: dtype,
         };
-        DType::all().map(types).collect()
+        DType::whole().map(types).collect()
     }
 }
 

@@ -245,6 +245,11 @@ impl DType {
         Element::TABLE.iter().filter(|row| row.is_computed()).map(|row| row.dtype)
     }
 
+    /// Those of whole bytes. Weights alone have others.
+    pub fn whole() -> impl Iterator<Item = DType> {
+        DType::all().filter(|dtype| dtype.is_whole())
+    }
+
     /// The descriptor of this type. `None`: the type is not in the table.
     pub fn element(self) -> Option<&'static Element> {
         self.row().or_else(|| Element::TABLE.iter().find(|row| row.dtype == self))
@@ -295,6 +300,11 @@ impl DType {
         (elements * i64::from(self.bits()) + 7) >> 3
     }
 
+    /// How many elements a byte holds: 1 also for wider ones.
+    pub fn packing(self) -> u32 {
+        (8 / self.bits()).max(1)
+    }
+
     /// Bytes of an element: a fraction where a byte has several.
     pub fn width(self) -> f64 {
         f64::from(self.bits()) / 8.0
@@ -335,6 +345,11 @@ impl DType {
     /// Whether kernels compute with this type.
     pub fn is_computed(self) -> bool {
         !matches!(self, DType::Other { .. })
+    }
+
+    /// Whether kernels compute with this type and an element has whole bytes.
+    pub fn is_whole(self) -> bool {
+        self.is_computed() && self.packing() == 1
     }
 
     /// Whether kernels compute with this type and values are floating-point numbers.

@@ -107,7 +107,7 @@ impl View {
 
     /// The address of the element at an offset in elements: of its byte, if that has several.
     pub fn address_of(&self, offset: i64) -> u64 {
-        self.data.wrapping_add_signed(offset * i64::from(self.dtype.bits()) >> 3)
+        self.data.wrapping_add_signed((offset * i64::from(self.dtype.bits())) >> 3)
     }
 
     /// The view broadcast to this shape. `None` if an extent other than 1 differs.

@@ -333,8 +333,8 @@ fn factor_like_b(name: &'static str, view: &View, problem: &Problem) -> Result<V
 }
 
 fn check_type_and_device(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
-    if matches!(view.dtype, DType::Other { .. }) {
-        let known: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
+    if !view.dtype.is_whole() {
+        let known: Vec<String> = DType::whole().map(|dtype| dtype.to_string()).collect();
         let known = known.join(", ");
         return Err(ProblemError::EpilogueType { name, dtype: view.dtype, known });
     }

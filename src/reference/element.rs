@@ -9,6 +9,16 @@ pub trait Element: Copy + 'static {
     /// The nearest element. Integer types take the nearest int32 towards zero (0 for NaN), as a
     /// GPU converts floats, and its low bits.
     fn encode(value: f64) -> Self;
+
+    /// The number at an index. Types of which a byte holds several count the elements of a row,
+    /// which begins at a whole byte.
+    ///
+    /// # Safety
+    /// The element is readable. Unaligned, since fields of NumPy records may be.
+    unsafe fn load(row: *const Self, index: isize) -> f64 {
+        // SAFETY: guaranteed by the caller.
+        unsafe { row.offset(index).read_unaligned().decode() }
+    }
 }
 
 /// Evaluates an expression with a type name bound to the [`Element`] of a

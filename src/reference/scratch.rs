@@ -156,11 +156,8 @@ fn axes(view: &View, region: &Region) -> (u64, Axis, Axis) {
 unsafe fn gather<T: Element>(start: u64, outer: Axis, inner: Axis, values: &mut Vec<f64>) {
     let start: *const T = std::ptr::with_exposed_provenance(start as usize);
     for line in 0..outer.extent as isize {
-        // SAFETY: the caller keeps the axes within live memory. Unaligned, since fields of NumPy
-        // records may be.
-        let at = |index: isize| unsafe {
-            start.offset(line * outer.stride + index).read_unaligned().decode()
-        };
+        // SAFETY: the caller keeps the axes within live memory.
+        let at = |index: isize| unsafe { T::load(start, line * outer.stride + index) };
         match inner.stride {
             // A separate arm, so that the compiler vectorizes it.
             1 => values.extend((0..inner.extent as isize).map(at)),

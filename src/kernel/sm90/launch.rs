@@ -79,6 +79,8 @@ impl Sm90 {
             // The row stride decides, not the address, which may change in a prepared launch.
             let whole_lines = stride_bytes(&view, outer).is_multiple_of(u64::from(ROW_BYTES));
             let fetches_next_block = k_major && whole_lines;
+            // TMA copies bytes where a byte has several elements.
+            let packing = view.dtype.packing();
             TensorMap {
                 data_type: TensorMap::data_type(view.dtype, true),
                 // An operand without elements is never read, but its map needs a device address.
@@ -86,14 +88,14 @@ impl Sm90 {
                 second: if self.dual && at == self.side_of_b() { 16 } else { 0 },
                 // Extents of a map are at least 1, even if K is 0.
                 extents: [
-                    view.shape[inner].max(1) as u64,
+                    (view.shape[inner] / i64::from(packing)).max(1) as u64,
                     view.shape[outer].max(1) as u64,
                     batches as u64,
                 ],
                 strides: [outer, 0].map(|dim| stride_bytes(&view, dim)),
                 // The contiguous dimension first.
                 box_extents: [
-                    8 * row / view.dtype.bits(),
+                    8 * row / view.dtype.bits() / packing,
                     if k_major { self.box_rows(&sides, at) } else { k_block / sharers },
                     1,
                 ],
