@@ -277,8 +277,8 @@ fn dispatch_in_python(classes: [TensorClass; 2]) -> bool {
 struct AutogradQuery {
     /// Whether one requires grad, and grad mode is on.
     wants_gradient: bool,
-    /// Whether a level of forward-mode differentiation is open; None before the first look. Without
-    /// a level, no tensor has a tangent.
+    /// Whether a level of forward-mode differentiation is open outside of `torch.func`; None before
+    /// the first look. Without a level, no tensor has a tangent.
     has_dual_level: Option<bool>,
 }
 
@@ -295,7 +295,11 @@ impl AutogradQuery {
         let forward_mode = torch.forward_mode.bind(py);
         let has_dual_level = match self.has_dual_level {
             Some(known) => known,
-            None => forward_mode.getattr(intern!(py, "_current_level"))?.extract::<i64>()? >= 0,
+            // Inside of a transform of `torch.func`, the operators look for tangents.
+            None => {
+                forward_mode.getattr(intern!(py, "_current_level"))?.extract::<i64>()? >= 0
+                    && torch.transform_level.bind(py).call0()?.is_none()
+            }
         };
         self.has_dual_level = Some(has_dual_level);
         if has_dual_level

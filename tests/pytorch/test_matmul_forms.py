@@ -265,6 +265,16 @@ def test_linear_takes_the_shapes_that_torch_takes(shapes, activation):
         torch.testing.assert_close(*(torch.vmap(f, dims)(*batches) for f in gradients))
 
 
+def test_linear_writes_into_outputs_of_any_strides():
+    x, w, out = randn(2, 3, 4), randn(2, 4), torch.empty(2, 2, 3).mT
+    OPS.linear.out(x, w, out=out)
+    torch.testing.assert_close(out, x @ w.mT)
+    OPS.linear.out(x, w[0], out=(vector := torch.empty(3, 2).mT))
+    torch.testing.assert_close(vector, x @ w[0])
+    with pytest.raises(ValueError, match=r"^cutlass_api::linear: out has shape \[6, 2\]; pass"):
+        OPS.linear.out(x, w, out=torch.empty(6, 2))
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

@@ -1,10 +1,19 @@
 """Derivatives of derivatives: nested transforms of `torch.func`, compiled autograd, and `out`."""
 
+import cutlass_api
 import pytest
 import torch
 from cutlass_api.ops import OPERATORS
 from cutlass_api.ops._operator import Gradient
-from support.operator_calls import EVERY, F8, integers, operator_of, randn, seed  # noqa: F401
+from support.operator_calls import (  # noqa: F401
+    BIAS_RELU,
+    EVERY,
+    F8,
+    integers,
+    operator_of,
+    randn,
+    seed,
+)
 from torch import func
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -84,6 +93,24 @@ def test_forward_mode_is_refused_inside_and_outside_of_gradients(name):
             func.jvp(function, (x,), (torch.ones_like(x),))
     with pytest.raises(RuntimeError, match="an operand has a tangent"):
         func.hessian(loss)(x)
+
+
+@pytest.mark.parametrize("transform", [func.jvp, func.jacfwd, func.hessian])
+def test_forward_mode_is_refused_around_vmap(transform):
+    a, b, bias = randn(2, 3, 4), randn(4, 2), randn(2)
+
+    def run(a):
+        options = {"epilogue": BIAS_RELU, "bias": bias}
+        return torch.vmap(lambda a: cutlass_api.matmul(a, b, **options))(a).sum()
+
+    with pytest.raises(RuntimeError, match="an operand has a tangent"):
+        transform(run, (a,), (a,)) if transform is func.jvp else transform(run)(a)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(a, a)
+        with pytest.raises(RuntimeError, match="has a tangent"):
+            run(dual)
+        with pytest.raises(RuntimeError, match=r"^A has a tangent, and cutlass_api\.matmul"):
+            cutlass_api.matmul(dual, b)
 
 
 @differentiable

@@ -204,6 +204,8 @@ def refusal_of(operator: Operator, needs: Call, refusal: NoDerivative) -> str:
 
 def refuse_tangents(name: str, *arguments: Any) -> None:
     for tensor in tree_leaves(arguments):
+        while isinstance(tensor, Tensor) and torch._C._functorch.is_batchedtensor(tensor):
+            tensor = torch._C._functorch.get_unwrapped(tensor)
         if isinstance(tensor, Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
             raise RuntimeError(
                 f"cutlass_api::{name}: an operand has a tangent, and the operator has no "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cutlass_api._core import trace_epilogue
 from cutlass_api._dtypes import FLOAT8, INTEGER
-from cutlass_api.ops import _dense, _epilogues
+from cutlass_api.ops import _dense, _epilogues, _vmap
 from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._labels import SUMS, Product, Rule, broadcast, dtype_of
 from cutlass_api.ops._library import empty, launch, product_dtype, product_shape
@@ -138,12 +138,29 @@ def lowering(call: Call) -> Lowering:
     return Lowering(["operands"], call.epilogue, call.out_dtype)
 
 
+def examples(call: Call, dims: Call, size: int) -> _vmap.Result:
+    """The rule of products. A second matrix B has the strides of B."""
+    if (at := _epilogues.factor(call.epilogue)) is not None:
+        pairs = ((call.B, dims.B), (call.operands[at], dims.operands[at]))
+        if any(dim is not None for _, dim in pairs):
+            B, second = (
+                x.expand(size, *x.shape) if dim is None else _vmap.front(x, dim) for x, dim in pairs
+            )
+            if B.stride() != second.stride():
+                B, second = B.contiguous(), second.contiguous()
+            operands, mapped = list(call.operands), list(dims.operands)
+            operands[at], mapped[at] = second, 0
+            call, dims = call.replace(B=B, operands=operands), dims.replace(B=0, operands=mapped)
+    return _vmap.product(call, dims, size)
+
+
 OPERATORS = (
     _dense.record(
         "mm_epilogue(Tensor A, Tensor B, Tensor[] operands, str epilogue, *, "
         "ScalarType? out_dtype=None) -> Tensor",
         mm_epilogue,
         gradient=Gradient(save, backward),
+        vmap=examples,
         flops=flops,
         sharding=labels,
         autocast=autocast,

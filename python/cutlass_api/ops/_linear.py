@@ -31,7 +31,12 @@ def linear(
     input (*, K), weight (N, K), or (K,) for an output (*), bias None or of a shape that broadcasts
     to the output, activation a name of ``cutlass_api.fusion.activation`` or None.
     """
-    out = linear_output(input, weight) if out is None else out
+    if out is None:
+        out = linear_output(input, weight)
+    elif out.shape != (shape := linear_shape(input, weight)):
+        raise refuse("linear", f"out has shape {list(out.shape)}; pass shape {list(shape)}")
+    elif not has_rows(out if weight.dim() == 2 else out[..., None]):
+        return out.copy_(linear(input, weight, bias, activation, out=out.new_empty(shape)))
     epilogue = None
     if bias is not None or activation is not None:
         epilogue = _epilogues.linear(activation, bias is not None)
@@ -71,13 +76,28 @@ def linear_weight_grad(grad: Tensor, input: Tensor) -> Tensor:
 
 
 def linear_output(input: Tensor, weight: Tensor) -> Tensor:
+    return empty(input, weight, linear_shape(input, weight), None)
+
+
+def linear_shape(input: Tensor, weight: Tensor) -> tuple[Any, ...]:
     if input.dim() == 0 or weight.dim() not in (1, 2):
         raise refuse(
             "linear",
             f"input has shape {list(input.shape)} and weight {list(weight.shape)}; pass an input "
             "(*, K) and a weight (N, K) or (K,)",
         )
-    return empty(input, weight, (*input.shape[:-1], *weight.shape[:-1]), None)
+    return (*input.shape[:-1], *weight.shape[:-1])
+
+
+def has_rows(out: Tensor) -> bool:
+    """Whether the rows of an output form a matrix that is a view."""
+    if out.dim() <= 2:
+        return True
+    try:
+        matrix(out)
+    except RuntimeError:
+        return False
+    return True
 
 
 def launch_linear(
