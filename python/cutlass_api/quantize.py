@@ -175,7 +175,8 @@ def per_group_asymmetric(input: Tensor, group: int = 128) -> tuple[Tensor, Tenso
 def _group(input: Tensor, group: int) -> Scales:
     if group not in GROUPS:
         raise refuse("quantize", f"group is {group}; pass one of {names(GROUPS)}")
-    if input.dim() == 2 and input.shape[1] % group:
+    # The sizes of a proxy of torch.fx are unknown.
+    if isinstance(input, Tensor) and input.dim() == 2 and input.shape[1] % group:
         raise refuse(
             "quantize",
             f"the input has {input.shape[1]} columns, which a group of {group} does not divide; "

@@ -147,6 +147,16 @@ def test_symbolic_traces_call_matmul():
     torch.testing.assert_close(out, a @ b)
 
 
+def test_symbolic_traces_call_products_of_eight_bits():
+    x, w, s = randn(4, 64).half(), torch.randint(-9, 9, (64, 6)).to(torch.int8), randn(1, 6).abs()
+    args = (w.t(), w, s)
+    graph = torch.fx.symbolic_trace(lambda a, b, s: cutlass_api.int8_mm(a, b, scale_b=s))
+    assert torch.equal(graph(*args), cutlass_api.int8_mm(*args[:2], scale_b=s))
+    graph = torch.fx.symbolic_trace(lambda x: cutlass_api.quantize.per_group(x, 32))
+    for found, wanted in zip(graph(x), cutlass_api.quantize.per_group(x, 32), strict=True):
+        assert torch.equal(found, wanted)
+
+
 # ---- epilogues -----------------------------------------------------------------------------------
 
 ADD = "def epilogue(accum, n, c):\n    D = accum * c + n\n    return D"

@@ -53,6 +53,10 @@ REFUSALS = {
     "grouped_mm_weight_grad: A has shape": lambda: OPS.grouped_mm_weight_grad(A, B, ends(4)),
     "linear_weight_grad: grad has shape": lambda: OPS.linear_weight_grad(A, B),
     "baddbmm: input with shape": lambda: OPS.baddbmm(W, A[None], B[None]),
+    r"addmm: input with shape \[1, 4, 6\] does": lambda: OPS.addmm(A[None, :, :6], A, B),
+    "baddbmm: input with shape .* does": lambda: OPS.baddbmm(
+        A[None, None, :, :6], A[None], B[None]
+    ),
     "mm_epilogue: bias with shape": lambda: OPS.mm_epilogue(A, B, [SCALED.expand(5)], BIAS_RELU),
     "quantize: the input dtype is": lambda: OPS.quantize(A.to(F8), torch.int8, [1, 128]),
     "linear: activation is 'sin'; pass None or one of": lambda: OPS.linear(A, W, None, "sin"),

@@ -122,6 +122,8 @@ def autograd_function(operator: Operator) -> Callable[..., Any]:
         needs = Call(operator, grouped(wanted, ctx.lengths))
         if ctx.refusal is not None:
             message = refusal_of(operator, needs, ctx.refusal)
+            if torch._C._len_torch_dispatch_stack() == 0:
+                raise RuntimeError(message)
             grad = next(grad for grad in grads if grad is not None)
             pairs = zip(wanted, ctx.shapes, strict=True)
             return None, None, *(REFUSED(grad, s, message) if w else None for w, s in pairs)
@@ -174,8 +176,8 @@ def grouped(leaves: Sequence[Any], lengths: Sequence[int | None]) -> list[Any]:
 
 # ---- refusals ------------------------------------------------------------------------------------
 
-# Stands for a gradient that does not exist. It raises when it runs: compiled code whose backward
-# never runs computes, as eager code does.
+# Stands in a trace for a gradient that does not exist, and raises when it runs: compiled code whose
+# backward never runs computes, as eager code does.
 REFUSALS = torch.library.Library("cutlass_api_autograd", "DEF")
 REFUSALS.define("refuse(Tensor grad, SymInt[] shape, str message) -> Tensor")
 REFUSED: Any = torch.ops.cutlass_api_autograd.refuse.default

@@ -91,6 +91,12 @@ def add_product(
     alpha: float,
     out: Tensor,
 ) -> Tensor:
+    if input.dim() > out.dim():
+        raise refuse(
+            operator,
+            f"input with shape {list(input.shape)} does not broadcast to the output's shape "
+            f"{list(out.shape)}",
+        )
     # beta = 0: input may be uninitialized memory, and is not read.
     if beta == 0:
         return launch(operator, A, B, alpha, out=out, epilogue=_epilogues.SCALED)

@@ -4,9 +4,10 @@ operands.
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from cutlass_api.ops import _epilogues
-from cutlass_api.ops._library import refuse
+from cutlass_api.ops._library import proxies_of, refuse
 from cutlass_api.ops._operator import OPS
 from cutlass_api.ops._quantized import check_bytes
 from cutlass_api.ops._scales import output_zero_point, scales_and_bias
@@ -117,6 +118,9 @@ def int8_mm(
     Raises ValueError if the scales, the bias or the zero point have another shape, dtype or device,
     or if no kernel serves the dtypes.
     """
+    tensors = (a, b, scale_a, scale_b, bias)
+    if proxies := proxies_of(*tensors, zero_point):
+        return handle_torch_function(int8_mm, proxies, *tensors, out_dtype, zero_point)
     if out_dtype is None:
         out_dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
     if scale_a is scale_b is bias is zero_point is None and out_dtype is torch.int32:

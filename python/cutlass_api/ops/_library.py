@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import has_torch_function
 
 from cutlass_api import _batches
 from cutlass_api._core import check_gemm, launch_gemm, product_dtypes
@@ -16,6 +17,12 @@ from cutlass_api._core import check_gemm, launch_gemm, product_dtypes
 
 def refuse(operator: str, reason: str) -> ValueError:
     return ValueError(f"cutlass_api::{operator}: {reason}")
+
+
+def proxies_of(*tensors: Any) -> tuple[Any, ...]:
+    """Those of the tensors that stand for one in a symbolic trace, as the proxies of torch.fx."""
+    others = tuple(x for x in tensors if x is not None and not isinstance(x, Tensor))
+    return others if has_torch_function(others) else ()
 
 
 def batch_of(A: Tensor, B: Tensor) -> Any:

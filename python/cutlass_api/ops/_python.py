@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function
+from torch.overrides import handle_torch_function
 
 import cutlass_api
 from cutlass_api._batches import (
@@ -19,6 +19,7 @@ from cutlass_api._batches import (
 from cutlass_api._core import trace_epilogue
 from cutlass_api.fusion import activation as activations
 from cutlass_api.ops._broadcast import product
+from cutlass_api.ops._library import proxies_of
 from cutlass_api.ops._operator import OPS
 
 
@@ -66,11 +67,10 @@ def matmul(
     **operands: Any,
 ) -> Tensor:
     """``cutlass_api.matmul`` through the operators, which torch differentiates and traces."""
-    others = tuple(x for x in (A, B, out) if x is not None and not isinstance(x, Tensor))
-    if has_torch_function(others):  # as the proxies of torch.fx have
+    if proxies := proxies_of(A, B, out):
         options = {"out_dtype": out_dtype, "epilogue": epilogue, **operands}
         positional = (A, B, out, accumulator_type)
-        return handle_torch_function(cutlass_api.matmul, others, *positional, **options)
+        return handle_torch_function(cutlass_api.matmul, proxies, *positional, **options)
     if accumulator_type is not None:
         raise ValueError(
             f"accumulator_type is {accumulator_type}, but torch differentiates or traces the call "

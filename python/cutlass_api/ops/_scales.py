@@ -290,9 +290,10 @@ def mixed_layout(
     of_rows, of_columns = ((m, 1), ("m", None)), ((1, n), (None, "n"))
     outer, own, other = (m, of_rows, of_columns) if is_a else (n, of_columns, of_rows)
     vectors = [((n,), ("n",)), own, *([other] if outer != 1 else [])]
-    for served, labels in vectors:
-        if shape == served:
-            return MixedLayout(labels)
+    if len(shape) == 1 or 1 in shape:  # otherwise, no guard compares groups with rows
+        for served, labels in vectors:
+            if shape == served:
+                return MixedLayout(labels)
     groups = groups_of(shape, outer, depth, is_a)
     return groups and MixedLayout(oriented("m" if is_a else "n", "k", is_a), groups)
 
