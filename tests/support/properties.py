@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import cutlass_api
 import torch
-from cutlass_api.arguments import GemmArguments
+from cutlass_api.arguments import GemmArguments, GroupedGemmArguments, PerformanceControls
+from cutlass_api.metadata import GroupedGemmOperandsMetadata
 
-from support.compiling import args_of
 from support.helpers import FLOAT8
 
 # ---- kernels -------------------------------------------------------------------------------------
@@ -118,13 +118,30 @@ def every_kernel(cc: int) -> list[cutlass_api.Kernel]:
     that permit them.
     """
     listed = cutlass_api.get_kernels(cc=cc)
-    alike = {}
-    for kernel in filter(truncates, listed):
-        key = (type(kernel.metadata.operands), types_of(kernel), *layouts_of(kernel))
-        alike.setdefault(key, args_of(kernel, fast_sums=True))
-    found = (cutlass_api.get_kernels(args, cc=cc) for args in alike.values())
+    alike = {
+        (isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata), types_of(kernel), order)
+        for kernel in filter(truncates, listed)
+        for order in layouts_of(kernel)
+    }
+    found = (cutlass_api.get_kernels(permissive_args(*key), cc=cc) for key in alike)
     fast = (kernel for kernels in found for kernel in kernels if sums_fast(kernel))
-    return listed + list(dict.fromkeys(fast))
+    return listed + sorted(set(fast), key=lambda kernel: kernel.metadata.kernel_name)
+
+
+def permissive_args(is_grouped: bool, types: Types, layout: str) -> GemmArguments:
+    """Arguments that permit fast sums. FakeTensors would take seconds for all types and layouts."""
+
+    def matrix(dtype: torch.dtype, order: str, *batch: int) -> torch.Tensor:
+        x = torch.empty(*batch, 256, 256, dtype=dtype)
+        return x.mT if order == "n" else x
+
+    a, out = matrix(types.a, layout[0]), matrix(types.out, layout[2])
+    b = matrix(types.b, layout[1], *[3] * is_grouped)
+    permit = PerformanceControls(fast_sums=True)
+    if is_grouped:
+        offsets = torch.empty(3, dtype=torch.int32)
+        return GroupedGemmArguments(a, b, out, types.accumulator, offsets, performance=permit)
+    return GemmArguments(a, b, out, types.accumulator, performance=permit)
 
 
 def by_family_and_types(kind: type) -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
