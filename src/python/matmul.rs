@@ -122,12 +122,33 @@ impl<'py> Call<'_, 'py> {
             Some(epilogue) => {
                 let traced = trace_epilogue(py, epilogue)?;
                 let graph = &traced.get().graph;
-                let fused = EpilogueOperands::named(graph, &gemm.out, self.operands)?;
+                let second = graph.factor().map(|at| &graph.inputs[at]);
+                let cast = match (&cast, second) {
+                    (Some(_), Some(name)) => self.autocast_operand(name, device)?,
+                    _ => None,
+                };
+                let operands = cast.as_ref().or(self.operands);
+                let fused = EpilogueOperands::named(graph, &gemm.out, operands)?;
                 run(a, &Problem::Gemm(gemm), Some(&fused), None)?;
             }
         }
         self.increment_versions(py)?;
         Ok(out)
+    }
+
+    /// The operands of the epilogue, with the second matrix B as autocast casts it.
+    #[cold]
+    fn autocast_operand(
+        &self,
+        name: &str,
+        device: DeviceId,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(operands) = self.operands else { return Ok(None) };
+        let Some(tensor) = operands.get_item(name)? else { return Ok(None) };
+        let Some((second, _)) = autocast(&tensor, &tensor, device)? else { return Ok(None) };
+        let operands = operands.copy()?;
+        operands.set_item(name, second)?;
+        Ok(Some(operands))
     }
 
     /// Calls the function `matmul` of a Python module with the same arguments.

@@ -214,6 +214,18 @@ def test_factors_of_addmm_are_exact(alpha, dynamic):
 
 @shapes
 @pytest.mark.parametrize("watched", [False, True])
+def test_autocast_casts_both_matrices_of_an_epilogue(shape_a, shape_b, watched):
+    a, b = operands(shape_a, shape_b, torch.float32)
+    a.requires_grad_(watched)
+    exact = torch.matmul(a.double(), b.double()) * torch.matmul(a.double(), 2 * b.double()) + 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = cutlass_api.matmul(a, b, epilogue=DUAL, up=2 * b, bias=1)
+    assert result.dtype is torch.bfloat16
+    assert (result - exact).norm() <= 5e-2 * exact.norm()
+
+
+@shapes
+@pytest.mark.parametrize("watched", [False, True])
 def test_epilogues_broadcast_to_the_output(shape_a, shape_b, watched):
     a, b = operands(shape_a, shape_b)
     a.requires_grad_(watched)

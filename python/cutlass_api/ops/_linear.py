@@ -186,7 +186,7 @@ def linear_backward(ctx: Any, needs: Call, *grads: Tensor | None) -> dict[str, A
         gradients["input"] = OPS.linear(grad.to(weight.dtype), columns.t()).to(input.dtype)
     if needs.weight:
         of_columns = OPS.linear_weight_grad(grad.to(input.dtype), input)
-        gradients["weight"] = of_columns.view(weight.shape)
+        gradients["weight"] = of_columns if weight.dim() == 2 else of_columns[0]
     return gradients
 
 
