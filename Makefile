@@ -22,7 +22,7 @@ SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path 
 WHEEL_TARGETS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.[ch]')
 
-.PHONY: help demo test test-rust test-python test-gpu test-torch lint lint-rust lint-others format \
+.PHONY: help demo test test-rust test-python test-gpu test-torch test-operators lint lint-rust lint-others format \
 	docs look wheel wheels clean
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test-rust: ## the tests of the Rust core and of the emulator
 test-python: $(INSTALLED) ## pytest; without a GPU, tests that need one are skipped
 	$(BIN)/$(PYTEST) -n 2 -m "not timing"
 	$(BIN)/$(PYTEST) -m timing $(TIMING)
+
+test-operators: $(INSTALLED) ## all samples of torch's products through all its transforms
+	TEST_OPERATORS=all $(BIN)/$(PYTEST) -n 2 tests/operators
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	$(BIN)/$(PYTEST) -m gpu

@@ -5,7 +5,7 @@ from os import environ
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 #: Whether all samples pass through all transforms, and not a part that represents them.
 RUNS_ALL = environ.get("TEST_OPERATORS") == "all"
@@ -26,11 +26,19 @@ class Slot(NamedTuple):
     at: int
 
 
+#: Of the tensors of one call, the positions of those that are differentiated.
+Leaves = Callable[[Sequence[torch.Tensor]], list[int]]
+
+
+def all_floats(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [at for at, x in enumerate(tensors) if x.dtype in FLOATS]
+
+
 class Call:
     """Calls of ``function`` with each of ``arguments``: a function of their tensors.
 
     It returns a list of all results. ``into``: the function with ``out=``. ``leaves``: the
-    positions of the tensors that are differentiated; by default, of all floats.
+    positions of the tensors that are differentiated.
     """
 
     def __init__(
@@ -38,7 +46,7 @@ class Call:
         function: Callable[..., Any],
         arguments: Sequence[Arguments],
         into: Callable[..., Any] | None = None,
-        leaves: list[int] | None = None,
+        leaves: Leaves | list[int] = all_floats,
     ) -> None:
         self.function, self.into, self.arguments = function, into, list(arguments)
         flat, spec = tree_flatten(self.arguments)
@@ -46,8 +54,16 @@ class Call:
         slots = iter(range(len(self.tensors)))
         flat = [Slot(next(slots)) if isinstance(x, torch.Tensor) else x for x in flat]
         self.template = tree_unflatten(flat, spec)
-        floats = [at for at, x in enumerate(self.tensors) if x.dtype in FLOATS]
-        self.leaves = floats if leaves is None else leaves
+        self.leaves = leaves if isinstance(leaves, list) else self.leaves_of_each(leaves)
+
+    def leaves_of_each(self, leaves: Leaves) -> list[int]:
+        found: list[int] = []
+        start = 0
+        for arguments in self.arguments:
+            tensors = [x for x in tree_leaves(arguments) if isinstance(x, torch.Tensor)]
+            found += [start + at for at in leaves(tensors)]
+            start += len(tensors)
+        return found
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         results: list[torch.Tensor] = []
@@ -66,9 +82,18 @@ class Call:
         return self(*self.tensors)
 
     def widened(self, function: Callable[..., Any]) -> "Call":
-        """The same calls of another function, in float64 and int64."""
+        """The same calls of another function, in float64 and int64. Offsets stay int32."""
         arguments = tree_map(widened, self.arguments)
-        return Call(function, arguments, function, self.leaves)
+        return Call(function, arguments, self.into and writes(function), self.leaves)
+
+
+def writes(function: Callable[..., Any]) -> Callable[..., None]:
+    """The function with ``out=``."""
+
+    def write(*args: Any, out: torch.Tensor, **options: Any) -> None:
+        out.copy_(function(*args, **options))
+
+    return write
 
 
 def as_list(result: Any) -> list[torch.Tensor]:
@@ -88,6 +113,6 @@ def filled(template: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def widened(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or value.dtype is torch.int32:
         return value
     return value.to(torch.float64 if value.is_floating_point() else torch.int64)

@@ -15,7 +15,7 @@ from cutlass_api.ops import OPS
 from torch.testing import make_tensor
 from torch.utils._pytree import tree_map
 
-from operators.calls import FLOATS, Arguments
+from operators.calls import FLOATS, Arguments, Leaves, all_floats
 from operators.transforms import Transform
 
 WORKS, REFUSED = "works", "refused"
@@ -31,13 +31,13 @@ class Case:
     """An operator.
 
     - ``ours`` and ``theirs``: functions with the same parameters.
-    - ``into`` and ``into_theirs``: the same with ``out=``.
+    - ``into``: ours with ``out=``.
     - ``wide``: the reference, which gets operands in float64 and int64; by default ``theirs``. If
       it is not ``theirs``, torch's operator may refuse more.
     - ``database``: the name of the operator in torch's database.
     - ``own``: further samples, made by a function of shapes: arguments, of which the last may be a
       dictionary of options.
-    - ``leaves``: the positions of the tensors that are differentiated; by default, of all floats.
+    - ``leaves``: which tensors are differentiated.
     - ``refuses``: the transforms that it refuses by name. ``lacks``: those that torch refuses, too.
     """
 
@@ -45,12 +45,11 @@ class Case:
     ours: Callable[..., Any]
     theirs: Callable[..., Any]
     into: Callable[..., Any] | None = None
-    into_theirs: Callable[..., Any] | None = None
     wide: Callable[..., Any] | None = None
     database: str | None = None
     own: Callable[[Make], Iterable[Sequence[Any]]] = lambda t: ()
     dtypes: Sequence[torch.dtype] = DENSE
-    leaves: list[int] | None = None
+    leaves: Leaves = all_floats
     refuses: Sequence[str] = FORWARD
     lacks: Sequence[str] = ()
 
@@ -101,7 +100,8 @@ def infos(name: str | None) -> list[Any]:
 def expected(case: Case, transform: Transform) -> str | None:
     """Whether the operator works or refuses; None if torch refuses."""
     names = {transform.name, *re.findall(r"\w+", transform.name if transform.outer else "")}
-    if names & {*case.lacks}:
+    is_served = not transform.dtypes or {*transform.dtypes} & {*case.dtypes}
+    if names & {*case.lacks} or not is_served:
         return None
     return REFUSED if names & {*case.refuses} else WORKS
 

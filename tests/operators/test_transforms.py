@@ -9,9 +9,13 @@ from support.eight_bits import devices
 from operators.calls import RUNS_ALL
 from operators.case import expected
 from operators.cases import CASES
-from operators.outcome import chosen, outcomes
+from operators.mutants import mutants
+from operators.outcome import chosen, described, outcome, outcomes
+from operators.table import PAGE, page
 from operators.transforms import PAIRS, TRANSFORMS
 
+#: Transforms that check operands.
+CHECKED = ("eager", "out=", "FakeTensor", "meta")
 #: Faults that are being repaired.
 PENDING = dict.fromkeys(("matmul", "mv", "__rmatmul__", "linear"), "operands of rank 1")
 PENDING |= dict.fromkeys(("addmm", "baddbmm", "addbmm"), "symbolic factors")
@@ -47,3 +51,24 @@ def test_transforms(name, transform, device):
 @names
 def test_nested_transforms(name, outer, device):
     check(CASES[name], [pair for pair in PAIRS if pair.outer == outer], device)
+
+
+@devices
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "transform", [x for x in TRANSFORMS if x.name in CHECKED], ids=lambda x: x.name
+)
+@names
+def test_errors(name, transform, device):
+    """What torch refuses raises, and what it computes is the same or is refused by name."""
+    case = CASES[name]
+    for sample in chosen(case, transform, device, None if RUNS_ALL else 0):
+        for kind, mutant in mutants(sample):
+            try:
+                outcome(case, transform, [mutant])
+            except AssertionError as error:
+                raise AssertionError(f"{kind}: {described(sample)}: {error}") from error
+
+
+def test_the_guide_has_the_table():
+    assert PAGE.read_text() == page(), "run `python -m operators.table` in tests/"

@@ -1,15 +1,20 @@
 """What PyTorch does with a function: each transform runs calls and returns tensors to compare."""
 
+import contextlib
 import copy
 import math
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
@@ -38,6 +43,7 @@ class Transform:
     - ``is_joint``: whether calls of all samples pass through at once.
     - ``largest``: the most elements that the tensors of a sample have.
     - ``is_rounded``: whether the operands are rounded from float64.
+    - ``eps``: the least rounding error of the operands.
     - ``outer``, ``inner``: the names of two nested transforms.
     """
 
@@ -49,6 +55,7 @@ class Transform:
     is_joint: bool = False
     largest: float = math.inf
     is_rounded: bool = False
+    eps: float = 0
     outer: str = ""
     inner: str = ""
 
@@ -186,7 +193,8 @@ def backward(call: Call, function: Callable[..., Any] | None = None, order: int 
 
 def each_leaf(call: Call) -> Tensors:
     """The gradient of each tensor alone."""
-    found = []
+    found: Tensors = []
+    assert call.leaves
     for at in call.leaves:
         found += backward(Call(call.function, call.arguments, leaves=[at]))
     return found
@@ -260,23 +268,49 @@ class Holder(torch.nn.Module):
 def functional_call(call: Call) -> Tensors:
     holder = Holder(call)
     values = dict(holder.named_parameters()) | dict(holder.named_buffers())
-    names = [f"x{at}" for at in call.leaves]
-
-    def function(leaves: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
-        results = torch.func.functional_call(holder, values | leaves, ())
-        return loss(results), results
-
-    leaves = {name: values[name].detach() for name in names}
-    found, (_, results) = torch.func.grad_and_value(function, has_aux=True)(leaves)
-    return [*results, *found.values()]
+    with torch.no_grad():
+        return torch.func.functional_call(holder, values, ())
 
 
 def copied(call: Call) -> Tensors:
-    return [x.detach() for x in copy.deepcopy(Holder(call))()]
+    with torch.no_grad():
+        return copy.deepcopy(Holder(call))()
 
 
 def pickled(call: Call) -> Tensors:
-    return [x.detach() for x in pickle.loads(pickle.dumps(Holder(call)))()]
+    with torch.no_grad():
+        return pickle.loads(pickle.dumps(Holder(call)))()
+
+
+# ---- distributed tensors -------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def one_rank() -> Iterator[Any]:
+    """A mesh of this process alone."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+def distributed(call: Call) -> Tensors:
+    """Replicated, and sharded along the first dimension."""
+    results = []
+    with one_rank() as mesh:
+        for placement in (Replicate(), Shard(0)):
+            tensors = [
+                DTensor.from_local(x, mesh, [placement if x.dim() else Replicate()])
+                for x in call.tensors
+            ]
+            results += [x.full_tensor() for x in call(*tensors)]
+    return results
+
+
+def collective(call: Call) -> Tensors:
+    """Of tensors that a collective operation returns before it ends."""
+    return [x.clone() for x in call(*map(AsyncCollectiveTensor, call.tensors))]
 
 
 def traced(name: str, run: Callable[[Call], Tensors], **options: Any) -> Transform:
@@ -293,22 +327,28 @@ def joint(name: str, run: Callable[[Call], Tensors], **options: Any) -> Transfor
 
 #: Of transforms with derivatives, whose results are rounded again and again.
 DERIVED = {"roundings": 8}
-VECTORS = {**DERIVED, "is_rounded": True}
+VECTORS = {"roundings": 16, "is_rounded": True}
 TRANSFORMS = [
     traced("eager", eager),
     both("out=", out),
     joint("torch.compile", compiled, reference=eager),
-    joint("torch.compile, dynamic", partial(compiled, dynamic=True), reference=eager),
-    joint("torch.compile, fullgraph", partial(compiled, fullgraph=True), reference=eager),
+    joint("torch.compile (dynamic)", partial(compiled, dynamic=True), reference=eager),
+    joint("torch.compile (fullgraph)", partial(compiled, fullgraph=True), reference=eager),
     joint("torch.export", exported, reference=eager),
-    joint("torch.export, strict", partial(exported, strict=True), reference=eager),
+    joint("torch.export (strict)", partial(exported, strict=True), reference=eager),
     joint("make_fx", made_fx, reference=eager),
     traced("torch.fx.symbolic_trace", symbolic_trace),
     Transform(name="FakeTensor", run=fake, reference=shapes),
     Transform(name="meta", run=meta, reference=shapes),
     both("FlopCounterMode", flops),
-    both("autocast, bfloat16", partial(autocast, dtype=torch.bfloat16)),
-    both("autocast, float16", partial(autocast, dtype=torch.float16)),
+    *(
+        both(
+            f"autocast ({str(dtype).removeprefix('torch.')})",
+            partial(autocast, dtype=dtype),
+            eps=torch.finfo(dtype).eps,
+        )
+        for dtype in (torch.bfloat16, torch.float16)
+    ),
     both("inference_mode", inference),
     both("backward", backward, **DERIVED),
     both("backward of each operand", each_leaf, **DERIVED),
@@ -324,9 +364,11 @@ TRANSFORMS = [
     both("gradgradcheck", gradgradcheck, dtypes=[torch.float64]),
     Transform(name="checkpoint", run=checkpointed, reference=backward, **DERIVED),
     Transform(name="selective checkpoint", run=selective, reference=backward, **DERIVED),
-    both("functional_call", functional_call, **DERIVED),
+    both("functional_call", functional_call),
     traced("copy.deepcopy", copied),
     traced("pickle", pickled),
+    Transform(name="DTensor", run=distributed, reference=twice),
+    traced("AsyncCollectiveTensor", collective),
     Transform(name="vmap", run=mapped, reference=looped),
     *(
         both(one.__name__, partial(applied, functionals=[one]), largest=MEDIUM, **VECTORS)
