@@ -38,6 +38,8 @@ class Case:
     - ``own``: further samples, made by a function of shapes: arguments, of which the last may be a
       dictionary of options.
     - ``leaves``: which tensors are differentiated.
+    - ``extends``: the mutations of samples that torch refuses and ours computes.
+    - ``skips``: transforms that do not apply to the samples.
     - ``refuses``: the transforms that it refuses by name. ``lacks``: those that torch refuses, too.
     """
 
@@ -52,6 +54,8 @@ class Case:
     leaves: Leaves = all_floats
     refuses: Sequence[str] = FORWARD
     lacks: Sequence[str] = ()
+    extends: Sequence[str] = ()
+    skips: Sequence[str] = ()
 
 
 @cache

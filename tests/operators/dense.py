@@ -10,9 +10,12 @@ from torch.utils.flop_counter import register_flop_formula
 
 from operators.case import Case, operator
 
-# torch counts no operations of addbmm.
+# Products of which torch counts no operations.
 register_flop_formula(torch.ops.aten.addbmm)(
     lambda input, a, b, *args, out_shape=None, **options: 2 * math.prod(a) * b[-1]
+)
+register_flop_formula([torch.ops.aten.mv, torch.ops.aten.dot])(
+    lambda a, b, *args, out_shape=None, **options: 2 * math.prod(a)
 )
 
 
@@ -30,6 +33,12 @@ def addbmm_into(input: Any, batch1: Any, batch2: Any, **options: Any) -> None:
 
 def side_by_side(batch1: Any, batch2: Any) -> tuple[Any, Any]:
     return batch1.transpose(0, 1).flatten(1), batch2.flatten(0, 1)
+
+
+def mv(A: Any, x: Any) -> Any:
+    """Under autocast, torch casts the operands of matmul, but not of mv."""
+    is_cast = torch.is_autocast_enabled(A.device.type)
+    return torch.matmul(A, x) if is_cast else torch.mv(A, x)
 
 
 def reversed_matmul(B: Any, A: Any) -> Any:
@@ -68,9 +77,11 @@ CASES = (
     Case(
         name="mv",
         ours=cutlass_api.matmul,
-        theirs=torch.mv,
+        theirs=mv,
         into=cutlass_api.matmul,
         database="mv",
+        # What matmul computes.
+        extends=["one more dimension of tensor 0", "one dimension more at the end of tensor 1"],
         own=lambda t: [(t(3, 0), t(0))],
     ),
     Case(
@@ -86,6 +97,7 @@ CASES = (
         theirs=torch.addmm,
         into=OPS.addmm.out,
         database="addmm",
+        extends=["another float of tensor 0"],
         own=lambda t: [(t(3, 1), t(3, 4), t(4, 2)), (t(2), t(3, 4), t(4, 2), {"beta": 0})],
     ),
     Case(
@@ -94,6 +106,7 @@ CASES = (
         theirs=torch.addbmm,
         into=addbmm_into,
         database="addbmm",
+        extends=["another float of tensor 0"],
         own=lambda t: [(t(3, 2), t(2, 3, 4), t(2, 4, 2))],
     ),
     Case(
@@ -102,6 +115,7 @@ CASES = (
         theirs=torch.baddbmm,
         into=OPS.baddbmm.out,
         database="baddbmm",
+        extends=["another float of tensor 0"],
         own=lambda t: [(t(2, 1, 2), t(2, 3, 4), t(2, 4, 2), {"beta": 2, "alpha": 3})],
     ),
     Case(
@@ -110,5 +124,6 @@ CASES = (
         theirs=torch.nn.functional.linear,
         into=OPS.linear.out,
         database="nn.functional.linear",
+        extends=["another float of tensor 2"],
     ),
 )

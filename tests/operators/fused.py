@@ -1,6 +1,5 @@
 """Products with epilogues and activations, and products of groups, compared with compositions."""
 
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,11 +22,11 @@ def epilogue(accum, x, scale, offset):
 """
 
 
-def fused(source: str, a: Tensor, b: Tensor, **operands: Any) -> Tensor:
+def fused(a: Tensor, b: Tensor, source: str, **operands: Any) -> Tensor:
     return cutlass_api.matmul(a, b, epilogue=source, **operands)
 
 
-def fused_into(source: str, a: Tensor, b: Tensor, out: Tensor, **operands: Any) -> None:
+def fused_into(a: Tensor, b: Tensor, source: str, out: Tensor, **operands: Any) -> None:
     cutlass_api.matmul(a, b, out=out, epilogue=source, **operands)
 
 
@@ -55,16 +54,37 @@ def numbers(a: Tensor, b: Tensor, x: Tensor, scale: float, offset: float) -> Ten
     return (a @ b) * scale + x * offset
 
 
-def activated(activation: str, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+COMPOSED = {BIAS_RELU: bias_relu, MANY: many, SWIGLU: swiglu, NUMBERS: numbers}
+
+
+def composed(a: Tensor, b: Tensor, source: str, **operands: Any) -> Tensor:
+    """In the dtype of the product: under autocast, that of autocast."""
+    kind = a.device.type
+    is_cast = torch.is_autocast_enabled(kind) and a.dtype is not torch.float64
+    dtype = torch.get_autocast_dtype(kind) if is_cast else a.dtype
+    return COMPOSED[source](a, b, **operands).to(dtype)
+
+
+def fused_samples(t: Make) -> Any:
+    yield t(3, 4), t(4, 2), BIAS_RELU, {"bias": t(2)}
+    yield t(3, 4), t(4, 2), MANY, {"bias": t(2), "other": t(3, 2)}
+    yield t(3, 4), t(4, 2), SWIGLU, {"up": t(4, 2)}
+    yield t(3, 4), t(4, 2), NUMBERS, {"x": t(3, 2), "scale": 0.5, "offset": 3}
+    yield t(2, 3, 4), t(4, 2), BIAS_RELU, {"bias": t(2, 1, 2)}
+    yield t(2, 1, 3, 4), t(2, 4, 2), BIAS_RELU, {"bias": t(3, 1)}
+    yield t(2, 3, 4), t(4, 2), SWIGLU, {"up": t(4, 2)}
+
+
+def activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return getattr(activations, activation)(functional.linear(x, weight, bias))
 
 
-def linear(activation: str, *args: Any, **options: Any) -> Tensor:
-    return cutlass_api.linear(*args, activation=activation, **options)
-
-
-def linear_into(activation: str, *args: Any, out: Tensor) -> None:
-    OPS.linear.out(*args, *([None] * (3 - len(args))), activation, out=out)
+def activated_samples(t: Make) -> Any:
+    """Arguments of activations at which the derivatives are not negligible."""
+    for name in ("gelu", "relu", *activations.__all__):
+        yield t(3, 4, low=-1, high=1), t(2, 4), t(2), name
+        yield t(2, 3, 4, low=-1, high=1), t(2, 4), None, name
+        yield t(4, low=-1, high=1), t(2, 4), t(2), name
 
 
 def grouped(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
@@ -78,60 +98,22 @@ def grouped_samples(t: Make) -> Any:
     yield t(5, 8), t(2, 8, 6), ends([0, 5])
 
 
-def epilogue(name: str, source: str, composed: Callable[..., Tensor], own: Any) -> Case:
-    def stored(a: Tensor, b: Tensor, **operands: Any) -> Tensor:
-        """In the dtype of the product: under autocast, that of autocast."""
-        return composed(a, b, **operands).to((a[..., :1, :1] @ b[..., :1, :1]).dtype)
-
-    return Case(
-        name=f"matmul, {name}",
-        ours=partial(fused, source),
-        theirs=stored,
-        into=partial(fused_into, source),
-        own=own,
-        dtypes=FLOATS,
-    )
-
-
 CASES = (
-    epilogue(
-        *("bias and ReLU", BIAS_RELU, bias_relu),
-        lambda t: [
-            (t(3, 4), t(4, 2), {"bias": t(2)}),
-            (t(2, 3, 4), t(4, 2), {"bias": t(2, 1, 2)}),
-            (t(2, 1, 3, 4), t(2, 4, 2), {"bias": t(3, 1)}),
-        ],
+    Case(
+        name="matmul, epilogues",
+        ours=fused,
+        theirs=composed,
+        into=fused_into,
+        own=fused_samples,
+        dtypes=FLOATS,
     ),
-    epilogue(
-        *("many operations", MANY, many),
-        lambda t: [(t(3, 4), t(4, 2), {"bias": t(2), "other": t(3, 2)})],
-    ),
-    epilogue(
-        *("two products", SWIGLU, swiglu),
-        lambda t: [
-            (t(3, 4), t(4, 2), {"up": t(4, 2)}),
-            (t(2, 3, 4), t(4, 2), {"up": t(4, 2)}),
-        ],
-    ),
-    epilogue(
-        *("numbers", NUMBERS, numbers),
-        lambda t: [(t(3, 4), t(4, 2), {"x": t(3, 2), "scale": 0.5, "offset": 3})],
-    ),
-    *(
-        Case(
-            name=f"linear, {name}",
-            ours=partial(linear, name),
-            theirs=partial(activated, name),
-            into=partial(linear_into, name),
-            # Arguments of the activation at which its derivatives are not negligible.
-            own=lambda t: [
-                (t(3, 4, low=-1, high=1), t(2, 4), t(2)),
-                (t(2, 3, 4, low=-1, high=1), t(2, 4)),
-                (t(4, low=-1, high=1), t(2, 4), t(2)),
-            ],
-            dtypes=FLOATS,
-        )
-        for name in activations.__all__
+    Case(
+        name="linear, activations",
+        ours=cutlass_api.linear,
+        theirs=activated,
+        into=OPS.linear.out,
+        own=activated_samples,
+        dtypes=FLOATS,
     ),
     Case(
         name="grouped_mm",

@@ -14,6 +14,8 @@ from operators.transforms import EAGER, Tensors, Transform
 
 #: The largest error of sums in float32 and float64, in units of the rounding error of the result.
 TOLERANCE = 64
+#: The least magnitude of what a small result is computed of.
+LEAST_SCALE = 0.25
 #: What a refusal says: the name of an operator or of a function.
 NAMED = re.compile(r"cutlass_api(::|\.)\w+")
 #: torch's errors in code that is wrong.
@@ -124,6 +126,7 @@ def compare(x: torch.Tensor, expected: torch.Tensor, rounding: float) -> None:
     same = (x == expected) | (x.isnan() & expected.isnan())
     largest = torch.where(same, 0, error).max().item()
     scale = expected.nan_to_num(nan=0, posinf=0, neginf=0).abs().max().item()
+    scale = max(scale, LEAST_SCALE)
     assert largest <= bound * scale, f"error {largest:.3g} of {scale:.3g} in {dtype}"
 
 

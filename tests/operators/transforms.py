@@ -2,8 +2,8 @@
 
 import contextlib
 import copy
+import io
 import math
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,8 @@ from operators.calls import Arguments, Call
 from operators.functional import FUNCTIONALS, applied, looped, loss, mapped, vmap
 
 Tensors = list[torch.Tensor]
-#: The most elements of samples of single and of nested transforms of ``torch.func``.
-MEDIUM, SMALL = 1024, 64
+#: The most elements of samples of transforms that run calls many times.
+MEDIUM = 1024
 
 
 def eager(call: Call) -> Tensors:
@@ -61,7 +61,8 @@ class Transform:
 
     def serves(self, sample: Arguments) -> bool:
         tensors = [x for x in tree_leaves(sample) if isinstance(x, torch.Tensor)]
-        if self.dtypes and not all(x.dtype in self.dtypes for x in tensors):
+        floats = [x.dtype for x in tensors if x.is_floating_point()]
+        if self.dtypes and not all(x in self.dtypes for x in floats):
             return False
         return sum(x.numel() for x in tensors) <= self.largest
 
@@ -72,7 +73,7 @@ class Transform:
 def out(call: Call) -> Tensors:
     """Into tensors of both orders of memory. Counts as a write of each."""
     outs = [torch.full_like(x, 7) for x in call.run()]
-    outs += [x.mT.contiguous().mT if x.dim() > 1 else x.repeat_interleave(2)[::2] for x in outs]
+    outs += [reordered(x) for x in outs]
     half = len(outs) // 2
     versions = [x._version for x in outs]
     for part in (outs[:half], outs[half:]):
@@ -80,6 +81,13 @@ def out(call: Call) -> Tensors:
     for x, version in zip(outs, versions, strict=True):
         assert x._version > version, "no write of out is counted"
     return outs
+
+
+def reordered(x: torch.Tensor) -> torch.Tensor:
+    """The same values in another order of memory."""
+    if x.dim() > 1:
+        return x.mT.contiguous().mT
+    return x.repeat_interleave(2)[::2] if x.dim() else x.clone()
 
 
 def twice(call: Call) -> Tensors:
@@ -279,7 +287,9 @@ def copied(call: Call) -> Tensors:
 
 def pickled(call: Call) -> Tensors:
     with torch.no_grad():
-        return pickle.loads(pickle.dumps(Holder(call)))()
+        file = io.BytesIO()
+        torch.save(Holder(call), file)
+        return torch.load(io.BytesIO(file.getvalue()), weights_only=False)()
 
 
 # ---- distributed tensors -------------------------------------------------------------------------
@@ -366,7 +376,7 @@ TRANSFORMS = [
     Transform(name="selective checkpoint", run=selective, reference=backward, **DERIVED),
     both("functional_call", functional_call),
     traced("copy.deepcopy", copied),
-    traced("pickle", pickled),
+    traced("torch.save", pickled),
     Transform(name="DTensor", run=distributed, reference=twice),
     traced("AsyncCollectiveTensor", collective),
     Transform(name="vmap", run=mapped, reference=looped),
@@ -381,7 +391,7 @@ PAIRS = [
     both(
         f"{outer.__name__}({inner.__name__})",
         partial(applied, functionals=[inner, outer]),
-        largest=SMALL,
+        largest=MEDIUM,
         outer=outer.__name__,
         inner=inner.__name__,
         **VECTORS,
