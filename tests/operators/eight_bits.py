@@ -139,7 +139,8 @@ def mixed_exact(
     a: Tensor, b: Tensor, scale: Tensor | None = None, out_dtype: Any = None, zero: Any = None
 ) -> Tensor:
     """The scale of columns, rows or groups of K. float64 operands may hold what was integers."""
-    if scale is None or scale.shape[:1] == (1,) or scale.dim() < 2 or scale.shape[1] == 1:
+    is_vector = scale is None or scale.dim() < 2 or 1 in scale.shape[:1]
+    if is_vector or (scale.shape[1] == 1 and b.shape[-1] > 1):
         factor = 1 if scale is None else scale.double()
         return a.double() @ (b.double() - (0 if zero is None else zero.double())) * factor
     weight = b.double()

@@ -17,6 +17,8 @@ from operators.transforms import PAIRS, TRANSFORMS
 
 #: Transforms that check operands.
 CHECKED = ("eager", "out=", "FakeTensor", "meta")
+#: A fault that is being repaired: autocast leaves the second matrix of an epilogue as it is.
+PENDING = {("matmul, epilogues", f"autocast ({dtype})") for dtype in ("bfloat16", "float16")}
 names = pytest.mark.parametrize("name", CASES)
 
 
@@ -33,7 +35,9 @@ def check(case, transforms, device):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda x: x.name)
 @names
-def test_transforms(name, transform, device):
+def test_transforms(name, transform, device, request):
+    if (name, transform.name) in PENDING:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="product() under autocast"))
     check(CASES[name], [transform], device)
 
 
@@ -50,7 +54,7 @@ def test_nested_transforms(name, outer, device):
 @pytest.mark.parametrize(
     "transform", [x for x in TRANSFORMS if x.name in CHECKED], ids=lambda x: x.name
 )
-@pytest.mark.parametrize("name", [case.name for case in dense.CASES])
+@pytest.mark.parametrize("name", dense.OPERATORS)
 def test_errors(name, transform, device):
     """What torch refuses raises, and what it computes is the same or is refused by name."""
     case = CASES[name]

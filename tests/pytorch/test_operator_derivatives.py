@@ -48,19 +48,6 @@ def by_autograd(loss, x, order):
 
 
 @differentiable
-def test_nested_gradients(name):
-    loss, x = loss_of(name)
-    gradient = func.grad(loss)
-    torch.testing.assert_close(gradient(x), by_autograd(loss, x, 1))
-    for order in (2, 3):
-        inner = gradient
-        gradient = func.grad(lambda x, inner=inner: inner(x).float().square().sum())
-        expected = by_autograd(loss, x, order)
-        assert expected.abs().max() > 0
-        torch.testing.assert_close(gradient(x), expected)
-
-
-@differentiable
 def test_gradients_around_gradients(name):
     """A gradient by autograd of a gradient by `torch.func`, and one under `no_grad`."""
     loss, x = loss_of(name)
@@ -74,25 +61,6 @@ def test_gradients_around_gradients(name):
         return (inner.float() * x.float()).sum()
 
     torch.testing.assert_close(func.grad(constant)(x), by_autograd(loss, x, 1))
-
-
-@differentiable
-def test_jacobians_of_jacobians(name):
-    loss, x = loss_of(name)
-    hessian = func.jacrev(func.jacrev(loss))(x).float().flatten(x.dim()).flatten(0, x.dim() - 1)
-    product = (hessian @ func.grad(loss)(x).float().flatten()).view(x.shape)
-    expected = by_autograd(loss, x, 2).float()
-    assert (2 * product - expected).norm() <= 1e-2 * expected.norm()
-
-
-@differentiable
-def test_forward_mode_is_refused_inside_and_outside_of_gradients(name):
-    loss, x = loss_of(name)
-    for function in (func.grad(loss), loss):
-        with pytest.raises(RuntimeError, match="an operand has a tangent"):
-            func.jvp(function, (x,), (torch.ones_like(x),))
-    with pytest.raises(RuntimeError, match="an operand has a tangent"):
-        func.hessian(loss)(x)
 
 
 @pytest.mark.parametrize("transform", [func.jvp, func.jacfwd, func.hessian])
@@ -111,17 +79,6 @@ def test_forward_mode_is_refused_around_vmap(transform):
             run(dual)
         with pytest.raises(RuntimeError, match=r"^A has a tangent, and cutlass_api\.matmul"):
             cutlass_api.matmul(dual, b)
-
-
-@differentiable
-def test_compiled_autograd(name):
-    loss, x = loss_of(name)
-    expected = by_autograd(loss, x, 1)
-    x = x.detach().requires_grad_()
-    torch._dynamo.reset()
-    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
-        loss(x).backward()
-    torch.testing.assert_close(x.grad, expected)
 
 
 @pytest.mark.parametrize("name", [name for name, each in OPERATORS.items() if each.has_out])

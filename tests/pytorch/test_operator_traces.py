@@ -5,7 +5,6 @@ import pytest
 import torch
 from cutlass_api.ops import OPERATORS, OPS
 from support.operator_calls import BIAS_RELU, F8, devices, dynamo, randn, seed  # noqa: F401
-from torch.fx.experimental.proxy_tensor import make_fx
 
 
 class Module(torch.nn.Module):
@@ -53,24 +52,6 @@ def inputs(rows=4, requires_grad=False):
 
 
 @pytest.mark.usefixtures("dynamo")
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compile(backend):
-    compiled = torch.compile(all_operators, fullgraph=True, backend=backend)
-    args = inputs()
-    torch.testing.assert_close(compiled(*args), all_operators(*args))
-
-
-@pytest.mark.usefixtures("dynamo")
-def test_compile_of_training():
-    compiled = torch.compile(all_operators, fullgraph=True, backend="aot_eager")
-    args = inputs(requires_grad=True)
-    gradients = [
-        torch.autograd.grad(f(*args).square().sum(), args) for f in (compiled, all_operators)
-    ]
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.usefixtures("dynamo")
 def test_compile_of_dynamic_shapes():
     compiled = torch.compile(all_operators, fullgraph=True, backend="aot_eager", dynamic=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -103,18 +84,6 @@ def test_export(strict):
     assert names >= {f"cutlass_api.{name}.default" for name in public}
     args = inputs(10)
     torch.testing.assert_close(program.module()(*args), all_operators(*args))
-
-
-@pytest.mark.parametrize("tracing_mode", ["real", "fake", "symbolic"])
-def test_make_fx(tracing_mode):
-    graph = make_fx(all_operators, tracing_mode=tracing_mode)(*inputs())
-    args = inputs()
-    torch.testing.assert_close(graph(*args), all_operators(*args))
-
-
-def test_meta_tensors():
-    a, b = torch.empty(4, 8, device="meta"), torch.empty(8, 6, device="meta")
-    assert OPS.mm(a, b).shape == (4, 6) and OPS.mm(a, b).is_meta
 
 
 @pytest.mark.usefixtures("dynamo")
