@@ -1,4 +1,4 @@
-"""Derivatives of derivatives: nested transforms of `torch.func`, compiled autograd, and `out`."""
+"""Derivatives of derivatives through `autograd`, and writes of `out`."""
 
 import cutlass_api
 import pytest
