@@ -437,14 +437,15 @@ struct SkinnyGemm {
   static constexpr int FIRST_WAVE = 132 * MIN_CTAS;  // CTAs that an H100 or H200 holds
   static __device__ __forceinline__ void prefetch(const GemmParams& params, int batch, int start_n,
                                                   long long start_k, int k_left) {
-    constexpr int LINE = 128, LINES = (STAGES - 1) * TILE_K * int(sizeof(B)) / LINE;  // of a row
-    const B* first = static_cast<const B*>(params.b) + params.b_stride[0] * batch +
-                     params.b_stride[2] * start_n + start_k;
+    constexpr int LINE = 128, LINES = bytes_of<B>((STAGES - 1) * TILE_K) / LINE;  // of a row
+    const char* first =
+        static_cast<const char*>(params.b) +
+        bytes_of<B>(params.b_stride[0] * batch + params.b_stride[2] * start_n + start_k);
 #pragma unroll 1
     for (int i = threadIdx.x; i < TILE_N * LINES; i += THREADS) {
-      const int row = i / LINES, k = i % LINES * (LINE / int(sizeof(B)));
+      const int row = i / LINES, k = i % LINES * (8 * LINE / bits_of<B>);
       if (start_n + row < params.n && k < k_left)
-        ptx::prefetch_to_l2(first + params.b_stride[2] * row + k);
+        ptx::prefetch_to_l2(first + bytes_of<B>(params.b_stride[2] * row + k));
     }
   }
 

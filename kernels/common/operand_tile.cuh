@@ -17,7 +17,7 @@ __host__ __device__ constexpr bool is_power_of_two(int x) { return x > 0 && (x &
 template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTile {
   static constexpr int BITS = bits_of<Element>, SIZE = BITS / 8;
   static constexpr int ROWS = K_MAJOR ? TILE_MN : TILE_K;
-  static constexpr int ROW_BYTES = (K_MAJOR ? TILE_K : TILE_MN) * SIZE;
+  static constexpr int ROW_BYTES = bytes_of<Element>(K_MAJOR ? TILE_K : TILE_MN);
   static constexpr int BYTES = ROWS * ROW_BYTES;
   // Elements of K that one mma.sync consumes: two matrices.
   static constexpr int K_STEP = BITS == 64 ? 8 : 256 / BITS;
@@ -58,7 +58,7 @@ struct TileCopier {
   static constexpr int PIECES_PER_ROW = Tile::ROW_BYTES / PIECE;
   static constexpr int ROW_STEP = THREADS / PIECES_PER_ROW;  // between adjacent rows of a thread
   static constexpr int COUNT = Tile::ROWS / ROW_STEP;        // pieces of a thread
-  static constexpr int PER_PIECE = PIECE / SIZE;             // elements of a piece
+  static constexpr int PER_PIECE = 8 * PIECE / BITS;         // elements of a piece
   static_assert(ALIGN == 16 || ALIGN == 8 || ALIGN == 4 || ALIGN == SIZE);
   static_assert(is_power_of_two(THREADS) && THREADS % PIECES_PER_ROW == 0 &&
                 Tile::ROWS % ROW_STEP == 0);

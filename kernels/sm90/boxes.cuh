@@ -25,9 +25,11 @@ template <class Element, int TILE_K, bool K_MAJOR, int TILE, int ROW_BYTES, int 
 struct Sm90Boxes {
   // Bytes of a K block of one row (column). A K-major row of 256 bytes has two parts of 128 bytes,
   // a box each; the second parts follow the first parts of the whole tile.
-  static constexpr int K_BYTES = TILE_K * sizeof(Element);
+  static constexpr int K_BYTES = bytes_of<Element>(TILE_K);
   static constexpr int PARTS = K_MAJOR ? K_BYTES / 128 : 1;
-  static constexpr int BOX_MN = ROW_BYTES / sizeof(Element);  // of an MN-major tile
+  static constexpr int BOX_MN = 8 * ROW_BYTES / bits_of<Element>;  // of an MN-major tile
+  // TMA copies bytes where a byte has several elements.
+  static constexpr int PACKING = packing_of<Element>;
   static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8;
   static constexpr int LONGER = ATOMS % SHARED_BY;  // the number of longer slices
   // Rows of a shorter slice, and of the longest slice.
@@ -96,19 +98,20 @@ struct Sm90Boxes {
   __device__ __forceinline__ void prefetch(const TensorMap* map, int k) const {
     static_assert(K_MAJOR && PARTS == 1);
 #pragma unroll 1
-    for (int box = 0; box < count; ++box) ptx::tma_prefetch(map, k, mn + box * extent, batch);
+    for (int box = 0; box < count; ++box)
+      ptx::tma_prefetch(map, k / PACKING, mn + box * extent, batch);
   }
   // `shared`: the tile's address. `ctas`: the multicast mask.
   __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier,
                                            int box, int k, int slice, unsigned ctas) const {
-    const int along = mn + box * extent, x = K_MAJOR ? k : along,
+    const int along = mn + box * extent, x = K_MAJOR ? k / PACKING : along,
               y = K_MAJOR ? along : k + slice * SLICE;
     shared += K_MAJOR ? (start(slice) + box * extent) * 128
                       : slice * SLICE * ROW_BYTES + box * extent * K_BYTES;
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
       const unsigned to = shared + part * (TILE * 128);
-      const int from = x + part * int(128 / sizeof(Element));
+      const int from = x + part * (8 * 128 / bits_of<Element> / PACKING);
       if constexpr (DUAL)
         ptx::tma_load_dual<(SHARED_BY > 1)>(to, map, barrier, from, y / 16, batch,
                                             static_cast<unsigned short>(ctas));

@@ -54,6 +54,15 @@ template <class T> inline constexpr int bits_of = ElementType<T>::BITS;
 template <class T> inline constexpr ElementClass class_of = ElementType<T>::CLASS;
 // Whether kernels convert elements to those of another factor, of 16 bits.
 template <class T> inline constexpr bool is_widened = {widened};
+// How many elements a byte holds: 1 also for wider ones.
+template <class T> inline constexpr int packing_of = bits_of<T> < 8 ? 8 / bits_of<T> : 1;
+// Bytes of adjacent elements, or of a stride.
+template <class T, class Count> __host__ __device__ constexpr Count bytes_of(Count elements) {{
+  if constexpr (bits_of<T> < 8)
+    return elements / packing_of<T>;
+  else
+    return elements * (bits_of<T> / 8);
+}}
 ",
         classes = classes.join(", "),
         widened = widened.join(" || "),

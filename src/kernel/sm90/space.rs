@@ -58,8 +58,11 @@ impl Sm90 {
             for layout in Layout::all() {
                 // Packing accepts both orders, so one layout represents both.
                 let k_major = [layout.a == Major::Row, layout.b == Major::Column];
+                // A copy moves whole elements, of whole bytes.
+                let has_copies =
+                    !types.stores_float32_sums() && types.a.is_whole() && types.b.is_whole();
                 if (0..2).any(|side| !k_major[side] && packed[side])
-                    || (types.stores_float32_sums() && packed.contains(&true))
+                    || (packed.contains(&true) && !has_copies)
                 {
                     continue;
                 }
