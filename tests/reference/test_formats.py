@@ -230,6 +230,10 @@ def test_a_record_describes_packed_numbers(scales, element, zero, has_factor, ge
     layout = format.layout(6, 160)
     assert layout == {key: expected[key] for key in layout}
     assert ("zeros" in layout, "factor" in layout) == (zero is not None, has_factor)
+    assert str(format.dtype).removesuffix("_x2") == f"torch.{element}"
+    for shape, is_a in [((6, 160), True), ((160, 6), False)]:
+        made = format.empty(torch.empty(shape), is_a)
+        format.check(made if is_a else made.t())
     factors = torch.randint(1, 9, (6, groups), generator=generator).float().exp2().to(scales.dtype)
     zeros = zero and torch.randint(16, (6, groups), generator=generator).to(zero)
     factor = torch.tensor(0.75) if has_factor else None

@@ -1,11 +1,10 @@
 """The record of ``quantize``, whose computation is in ``_quantize.py``."""
 
-import torch
-
 from cutlass_api.ops._labels import Blocks, Labels, Rule
 from cutlass_api.ops._operator import Call, Operator
 from cutlass_api.ops._quantize import quantize
 from cutlass_api.ops._vmap import Result, front, one_by_one
+from cutlass_api.weights._formats import find_format
 from cutlass_api.weights._scales import SWIZZLED_TILE, WHOLE
 
 
@@ -21,8 +20,10 @@ def labels(call: Call) -> Rule:
         scales = (outer,)
         blocks.require(outer, SWIZZLED_TILE[0])
         blocks.require(deep, 0)
-    zeros = [scales] if call.dtype is torch.uint8 else []
-    return Rule([("m", "k"), scales, *zeros], {"input": ("m", "k")}, blocks=blocks)
+    format, _ = find_format(call.dtype, tuple(call.block), bool(call.swizzle))
+    others: list[Labels] = [scales] * (1 if format.zero is None else 2)
+    factor: list[Labels] = [()] if format.has_factor else []
+    return Rule([("m", "k"), *others, *factor], {"input": ("m", "k")}, blocks=blocks)
 
 
 def examples(call: Call, dims: Call, size: int) -> Result:

@@ -48,15 +48,10 @@ def quantized(input: Tensor, format: Format, is_a: bool) -> Fields:
         if out.scales.numel():
             out.scales.fill_(SMALLEST)
     elif input.is_cuda:
-        launch(input, out, format, is_a)
+        _kernels.launch(input, out, format, is_a)
     else:
         compute(input, out, format, is_a)
     return out
-
-
-def launch(input: Tensor, out: Fields, format: Format, is_a: bool) -> None:
-    """On a GPU."""
-    _kernels.launch(input, out, format.scales.block(is_a))
 
 
 def compute(input: Tensor, out: Fields, format: Format, is_a: bool) -> None:

@@ -81,16 +81,26 @@ class Format:
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """The dtype of the stored values."""
-        if ELEMENTS[self.element].is_packed:
-            return torch.uint8
-        dtype: torch.dtype = getattr(torch, self.element)
+        """The dtype that names the element type: the argument of ``quantize``."""
+        dtype: torch.dtype = getattr(torch, self.element, None) or getattr(
+            torch, self.element + "_x2"
+        )
         return dtype
+
+    @property
+    def stored(self) -> torch.dtype:
+        """The dtype of the stored values."""
+        return torch.uint8 if ELEMENTS[self.element].is_packed else self.dtype
 
     @property
     def packing(self) -> int:
         """How many numbers a stored value holds."""
-        return 8 * int(self.dtype.itemsize) // ELEMENTS[self.element].bits
+        return 8 * int(self.stored.itemsize) // ELEMENTS[self.element].bits
+
+    @property
+    def cuda_name(self) -> str:
+        """The name of the element type in CUDA code."""
+        return ELEMENTS[self.element].cuda_name
 
     @property
     def limit(self) -> float:
@@ -110,7 +120,7 @@ class Format:
         """The shape and dtype of each field of a matrix (N, K)."""
         shape = () if self.scales == TENSOR else self.scales.shape(n, k)
         fields = {
-            "values": ((n, k // self.packing), self.dtype),
+            "values": ((n, k // self.packing), self.stored),
             "scales": (shape, self.scales.dtype),
         }
         if self.zero is not None:
@@ -168,9 +178,12 @@ class Format:
 
     def empty(self, matrix: Tensor, is_a: bool = True) -> Fields:
         """Uninitialized fields of a matrix, row-major. ``is_a=False``: of a matrix (K, N)."""
-        values = matrix.new_empty(matrix.shape, dtype=self.dtype)
-        scales = self.scales.empty(matrix, is_a)
-        return Fields(values, scales, self.zero and torch.empty_like(scales, dtype=self.zero))
+        rows, columns = matrix.shape
+        shape = (rows, columns // self.packing) if is_a else (rows // self.packing, columns)
+        values, scales = matrix.new_empty(shape, dtype=self.stored), self.scales.empty(matrix, is_a)
+        zeros = self.zero and torch.empty_like(scales, dtype=self.zero)
+        factor = matrix.new_empty((), dtype=torch.float32) if self.has_factor else None
+        return Fields(values, scales, zeros, factor)
 
     def compute(self, matrix: Tensor, out: Fields) -> None:
         """Quantizes a matrix (N, K) with the arithmetic of ``kernels/quantize.cuh``, on the CPU."""

@@ -11,7 +11,7 @@ from cutlass_api._core import CudaFunction
 from cutlass_api._dtypes import CUDA_NAMES
 from cutlass_api.cuda import cuda_kernel
 from cutlass_api.utils import ceil_div
-from cutlass_api.weights._formats import Fields
+from cutlass_api.weights._formats import Fields, Format
 from cutlass_api.weights._scales import SWIZZLED_TILE, WHOLE, Block, padded
 
 
@@ -80,6 +80,8 @@ class Launch(NamedTuple):
 
     input: Tensor
     out: Fields
+    #: The element type of the output.
+    element: str
     tile: Tile
     is_aligned: bool
     rows: int
@@ -100,14 +102,16 @@ class Launch(NamedTuple):
 
     def program(self, name: str, *arguments: str, has_output: bool = True) -> CudaFunction:
         """A kernel: its types, further template arguments, and those of the tile."""
-        tensors = (self.input, self.out.values) if has_output else (self.input,)
-        types = [CUDA_NAMES[each.dtype] for each in tensors]
+        types = [CUDA_NAMES[self.input.dtype], *([self.element] if has_output else [])]
         of_tile = self.tile.parameters(self.is_aligned)
         return program(f"{name}<{', '.join([*types, *arguments, of_tile])}>", self.tile.threads)
 
 
-def launch(input: Tensor, out: Fields, block: Block) -> None:
-    """Enqueues the kernels for a matrix whose output is row-major."""
+def launch(input: Tensor, out: Fields, format: Format, is_a: bool) -> None:
+    """Enqueues the kernels for a matrix (N, K), or (K, N) without ``is_a``, whose output is
+    row-major.
+    """
+    block = format.scales.block(is_a)
     (rows, columns), itemsize = input.shape, input.element_size()
     is_whole = block == (WHOLE, WHOLE)
     if is_whole and input.is_contiguous():
@@ -131,7 +135,7 @@ def launch(input: Tensor, out: Fields, block: Block) -> None:
         and not any(x * itemsize % 16 for x in (columns, row_step))
         and input.data_ptr() % 16 == 0
     )
-    one = Launch(input, out, tile, is_aligned, rows, columns, row_step)
+    one = Launch(input, out, format.cuda_name, tile, is_aligned, rows, columns, row_step)
     if is_whole:
         launch_whole(one)
     elif tile is LONG_COLUMN_TILE:
