@@ -17,8 +17,6 @@ from operators.transforms import PAIRS, TRANSFORMS
 
 #: Transforms that check operands.
 CHECKED = ("eager", "out=", "FakeTensor", "meta")
-#: A fault that is being repaired: autocast leaves the second matrix of an epilogue as it is.
-PENDING = {("matmul, epilogues", f"autocast ({dtype})") for dtype in ("bfloat16", "float16")}
 names = pytest.mark.parametrize("name", CASES)
 
 
@@ -35,9 +33,7 @@ def check(case, transforms, device):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda x: x.name)
 @names
-def test_transforms(name, transform, device, request):
-    if (name, transform.name) in PENDING:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="product() under autocast"))
+def test_transforms(name, transform, device):
     check(CASES[name], [transform], device)
 
 

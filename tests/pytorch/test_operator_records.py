@@ -10,7 +10,7 @@ from cutlass_api.ops import OPERATORS, OPS
 from cutlass_api.ops._labels import Rule
 from cutlass_api.ops._operator import Gradient
 from cutlass_api.ops._sharding import placements
-from support.operator_calls import EVERY, every, randn, seed  # noqa: F401
+from support.operator_calls import EVERY, F8, every, randn, seed  # noqa: F401
 from torch.distributed.tensor import DTensor
 from torch.utils.flop_counter import flop_registry
 
@@ -86,6 +86,8 @@ def test_sharding_rules_take_every_argument(name):
     args = torch.utils._pytree.tree_map(
         lambda x: described(x) if isinstance(x, torch.Tensor) else x, list(EVERY[name](randn))
     )
+    if name == "quantize":  # whose scales are swizzled in MXFP8 alone
+        args[1:] = F8, [1, 32]
     values = args + [other_value(argument) for argument in operator.arguments[len(args) :]]
     named = dict(zip(operator.names, values, strict=True))
     positional, keywords = operator.split(values)
