@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts as selective_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
-from operators.calls import Arguments, Call
+from operators.calls import RUNS_ALL, Arguments, Call
 from operators.functional import FUNCTIONALS, applied, looped, loss, mapped, vmap
 
 Tensors = list[torch.Tensor]
@@ -230,8 +230,10 @@ def selective(call: Call) -> Tensors:
 
 
 def compiled_autograd(call: Call) -> Tensors:
+    """The graph of backward is compiled if all samples run, and interpreted otherwise."""
     torch._dynamo.reset()
-    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+    compiler = torch.compile(backend="eager") if RUNS_ALL else lambda graph: graph
+    with torch._dynamo.compiled_autograd._enable(compiler):
         tensors = with_leaves(call)
         results = call(*tensors)
         loss(results).backward()
