@@ -91,10 +91,13 @@ def directions_of(x: Tensor) -> Tensor:
 
 
 def applied(call: Call, functionals: Sequence[Callable[[Function], Function]]) -> list[Tensor]:
-    """Of all leaves together, and, if all samples run, of each leaf alone."""
+    """Of all leaves together. If all samples run, also of each leaf alone: those of nested transforms
+    with vmap, which then maps one tensor.
+    """
     if not call.leaves:
         raise RuntimeError("no operand to differentiate")
-    alone = [[at] for at in call.leaves] if RUNS_ALL and len(call.leaves) > 1 else []
+    has_alone = RUNS_ALL and len(call.leaves) > 1 and (len(functionals) == 1 or vmap in functionals)
+    alone = [[at] for at in call.leaves] if has_alone else []
     results = []
     for active in ([*call.leaves], *alone):
         f, x = of_vector(call, active)

@@ -144,6 +144,8 @@ def chosen(case: Case, transform: Transform, device: str, turn: int | None) -> l
     """
     found = [samples(case, dtype, device) for dtype in case.dtypes]
     found = [[x for x in each if transform.serves(x)] for each in found]
+    if turn is None and transform.outer:  # all of the first dtype, some of the others
+        found[1:] = [each[:2] for each in found[1:]]
     if turn is None:
         return [x for each in found for x in each]
     few = [*found[0][:2], *(each[turn % len(each)] for each in found[1:] if each)]
