@@ -91,8 +91,8 @@ def directions_of(x: Tensor) -> Tensor:
 
 
 def applied(call: Call, functionals: Sequence[Callable[[Function], Function]]) -> list[Tensor]:
-    """Of all leaves together. If all samples run, also of each leaf alone: those of nested transforms
-    with vmap, which then maps one tensor.
+    """Of all leaves together. If all samples run, also of each leaf alone, nested only with vmap:
+    it then maps one tensor.
     """
     if not call.leaves:
         raise RuntimeError("no operand to differentiate")
