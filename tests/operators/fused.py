@@ -66,13 +66,15 @@ def composed(a: Tensor, b: Tensor, source: str, **operands: Any) -> Tensor:
 
 
 def fused_samples(t: Make) -> Any:
+    """On a GPU without second factors, whose kernels have rows of 16 bytes."""
     yield t(3, 4), t(4, 2), BIAS_RELU, {"bias": t(2)}
     yield t(3, 4), t(4, 2), MANY, {"bias": t(2), "other": t(3, 2)}
-    yield t(3, 4), t(4, 2), SWIGLU, {"up": t(4, 2)}
     yield t(3, 4), t(4, 2), NUMBERS, {"x": t(3, 2), "scale": 0.5, "offset": 3}
     yield t(2, 3, 4), t(4, 2), BIAS_RELU, {"bias": t(2, 1, 2)}
     yield t(2, 1, 3, 4), t(2, 4, 2), BIAS_RELU, {"bias": t(3, 1)}
-    yield t(2, 3, 4), t(4, 2), SWIGLU, {"up": t(4, 2)}
+    if t().device.type == "cpu":
+        yield t(3, 4), t(4, 2), SWIGLU, {"up": t(4, 2)}
+        yield t(2, 3, 4), t(4, 2), SWIGLU, {"up": t(4, 2)}
 
 
 def activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:

@@ -358,6 +358,7 @@ TRANSFORMS = [
             f"autocast ({str(dtype).removeprefix('torch.')})",
             partial(autocast, dtype=dtype),
             eps=torch.finfo(dtype).eps,
+            roundings=4,  # of three matrices and the result
         )
         for dtype in (torch.bfloat16, torch.float16)
     ),
