@@ -17,6 +17,10 @@
 using std::max;
 using std::min;
 struct TensorMap {};
+// Elements of whole bytes.
+template <class T> constexpr int bits_of = 8 * sizeof(T);
+template <class T> constexpr int packing_of = 1;
+template <class T> constexpr int bytes_of(int elements) { return elements * sizeof(T); }
 
 static int boxes_loaded;
 namespace ptx {
