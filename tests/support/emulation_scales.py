@@ -135,22 +135,7 @@ def block_scales() -> None:
         for kernel in kernels if every else kernels[(at + turn) % 3 :: 3]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {kind} {k} {at}")
-    finish([*failures, empty_products()])
-
-
-def empty_products() -> str | None:
-    """The failure of a kernel that multiplies sums of no products by scales of all of K."""
-    a, b, out = torch.empty(70, 0).to(E4M3), torch.empty(0, 90).to(E4M3), torch.empty(70, 90)
-    source = (
-        "def f(accum, x, y):\n"
-        "    D = scale_blocks(accum, a=x, b=y, a_block=(1, -1), b_block=(-1, 1))\n    return D\n"
-    )
-    scales = {"x": factors(70, 1), "y": factors(1, 90)}
-    epilogue = arguments.EpilogueArguments(source, D=out, **scales)
-    args = arguments.GemmArguments(a, b, out, "float32", epilogue=epilogue)
-    kernel = next(x for x in cutlass_api.get_kernels(args) if family_of(x) == "sm90")
-    is_failure = is_wrong(kernel, args, out, torch.zeros(70, 90, dtype=torch.float64))
-    return f"{kernel.metadata.kernel_name}, K = 0" if is_failure else None
+    finish(failures)
 
 
 def grouped_scales() -> None:
