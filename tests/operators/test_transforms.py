@@ -1,6 +1,7 @@
 """Each operator under each transform of PyTorch, compared with torch's operator.
 
-Some samples of each pair run by default, and all with TEST_OPERATORS=all (`make test-operators`).
+By default, some samples of each pair run, and operators take turns in transforms that take long.
+With TEST_OPERATORS=all (`make test-operators`), all run.
 """
 
 import pytest
@@ -17,32 +18,46 @@ from operators.transforms import PAIRS, TRANSFORMS
 
 #: Transforms that check operands.
 CHECKED = ("eager", "out=", "FakeTensor", "meta")
-names = pytest.mark.parametrize("name", CASES)
+#: The place of each transform, by which samples and operators take turns.
+TURNS = {transform: turn for turn, transform in enumerate([*TRANSFORMS, *PAIRS])}
 
 
-def check(case, transforms, device):
-    for transform in transforms:
-        if transform.name in case.skips:
-            continue
-        turn = None if RUNS_ALL else [*TRANSFORMS, *PAIRS].index(transform)
-        found = outcomes(case, transform, chosen(case, transform, device, turn))
-        assert found == {expected(case, transform)} - {None}, transform.name
+def planned(transforms, share):
+    """The names of operators, each with the transforms that it passes through: all, or one of
+    ``share`` in turn.
+    """
+    return [
+        (name, transform)
+        for at, (name, case) in enumerate(CASES.items())
+        for transform in transforms
+        if transform.name not in case.skips
+        if RUNS_ALL or not transform.is_slow or (at + TURNS[transform]) % share == 0
+    ]
+
+
+def check(case, transform, device):
+    turn = None if RUNS_ALL else TURNS[transform]
+    found = outcomes(case, transform, chosen(case, transform, device, turn))
+    assert found == {expected(case, transform)} - {None}, transform.name
+
+
+def of_plan(plan):
+    ids = [f"{name}, {transform.name}" for name, transform in plan]
+    return pytest.mark.parametrize("name, transform", plan, ids=ids)
 
 
 @devices
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda x: x.name)
-@names
+@of_plan(planned(TRANSFORMS, 2))
 def test_transforms(name, transform, device):
-    check(CASES[name], [transform], device)
+    check(CASES[name], transform, device)
 
 
 @devices
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("outer", dict.fromkeys(pair.outer for pair in PAIRS))
-@names
-def test_nested_transforms(name, outer, device):
-    check(CASES[name], [pair for pair in PAIRS if pair.outer == outer], device)
+@of_plan(planned(PAIRS, 4))
+def test_nested_transforms(name, transform, device):
+    check(CASES[name], transform, device)
 
 
 @devices

@@ -33,7 +33,7 @@ def eager(call: Call) -> Tensors:
     return call.run()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Transform:
     """``run``: the results of calls that pass through the transform.
 
@@ -58,6 +58,10 @@ class Transform:
     eps: float = 0
     outer: str = ""
     inner: str = ""
+
+    @property
+    def is_slow(self) -> bool:
+        return self.is_joint or bool(self.outer) or self.name.startswith("compiled")
 
     def serves(self, sample: Arguments) -> bool:
         tensors = [x for x in tree_leaves(sample) if isinstance(x, torch.Tensor)]
