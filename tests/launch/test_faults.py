@@ -102,6 +102,8 @@ COMPILE = """
     import os, resource, signal, sys
     import cutlass_api
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Python would keep a truncated file (findings/full_disk_truncates_bytecode.sh).
+    sys.dont_write_bytecode = True
 
     def limit(bytes_, kills=False):
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL if kills else signal.SIG_IGN)

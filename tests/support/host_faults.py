@@ -294,6 +294,7 @@ def check_interrupted_store(folder: Path) -> None:
     failed = killed = 0
 
     def write(limit: int, action: signal.Handlers) -> tuple[int, list[str]]:
+        sys.dont_write_bytecode = True
         signal.signal(signal.SIGXFSZ, action)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         with warnings.catch_warnings(record=True) as caught:
