@@ -16,6 +16,7 @@ from operators.transforms import EAGER, Tensors, Transform
 TOLERANCE = 64
 #: The same for float8 on a GPU, relative to the largest value: Hopper keeps 14 bits of such sums.
 TRUNCATION = 2**-12
+F64_EPS = torch.finfo(torch.float64).eps
 #: torch multiplies these on the CPU alone.
 INTEGERS = (torch.int8, torch.uint8, torch.int64)
 #: The least magnitude of what a small result is computed of.
@@ -107,8 +108,11 @@ def outcome(case: Case, transform: Transform, arguments: Sequence[Arguments]) ->
     for at, (x, exact) in enumerate(zip(found.results, expected.results, strict=True)):
         dtype = torchs.results[at].dtype if torchs.results else x.dtype
         assert x.dtype in (dtype, OTHER_DTYPES.get(dtype)), f"{x.dtype}, torch returns {dtype}"
-        rounding = transform.roundings * max(eps, precision(x))
-        compare(x, exact, rounding + truncates * TRUNCATION)
+        unit = max(eps, precision(x))
+        # Sums of narrower operands are float32, also where the loss is float64.
+        sums = torch.finfo(torch.float64 if unit <= F64_EPS else torch.float32).eps
+        bound = transform.roundings * unit + TOLERANCE * sums + truncates * TRUNCATION
+        compare(x, exact, bound if x.is_floating_point() else 0)
     return WORKS
 
 
@@ -121,12 +125,10 @@ def is_refusal(error: BaseException | None) -> bool:
     return False
 
 
-def compare(x: torch.Tensor, expected: torch.Tensor, rounding: float) -> None:
+def compare(x: torch.Tensor, expected: torch.Tensor, bound: float) -> None:
     assert x.shape == expected.shape, f"{list(x.shape)}, torch returns {list(expected.shape)}"
     if not x.numel():
         return
-    sums = torch.float64 if x.dtype is torch.float64 else torch.float32
-    bound = rounding + TOLERANCE * torch.finfo(sums).eps if x.is_floating_point() else 0
     x, expected, dtype = x.to("cpu", torch.float64), expected.to("cpu", torch.float64), x.dtype
     if dtype in OVERFLOW:
         limit, beyond = OVERFLOW[dtype]
