@@ -31,10 +31,11 @@ def linear(
 ) -> Tensor:
     """activation(input @ weight.T + bias), in one launch; ``torch.nn.functional.linear`` and more.
 
-    ``input`` has shape (*, K), ``weight`` (N, K), ``bias`` (N,). ``activation``: a name of
-    :mod:`cutlass_api.fusion.activation`, its function, or torch's function of that name. The
-    accumulator, the bias and the activation are float32 (float64 for float64), and are rounded
-    once. Differentiates, traces and follows autocast, as torch's function does.
+    ``input`` has shape (*, K), ``weight`` (N, K), or (K,) for an output (*). ``bias`` broadcasts to
+    the output. ``activation``: a name of :mod:`cutlass_api.fusion.activation`, its function, or
+    torch's function of that name. The accumulator, the bias and the activation are float32 (float64
+    for float64), and are rounded once. Differentiates, traces and follows autocast, as torch's
+    function does.
 
     Raises ValueError if shapes do not match, no kernel serves the dtypes, or the activation is
     unknown.
