@@ -22,8 +22,8 @@ SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path 
 WHEEL_TARGETS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.[ch]')
 
-.PHONY: help demo test test-rust test-python test-gpu test-torch test-operators lint lint-rust lint-others format \
-	docs look wheel wheels clean
+.PHONY: help demo test test-rust test-python test-gpu test-torch test-operators lint lint-rust \
+	lint-others format docs look wheel wheels clean
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
