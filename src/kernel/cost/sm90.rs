@@ -156,7 +156,8 @@ fn estimate_tiles(
     // product, as many elements of 16 bits.
     let mixed = types.class() == ProductClass::Mixed;
     let block_bytes = 128.0 * f64::from(types.widening());
-    let blocks = (problem.k().unsigned_abs().div_ceil(k_block(types).into()) as f64 / split).ceil();
+    let deep = u64::from(k_block(types) * config.split);
+    let blocks = problem.k().unsigned_abs().div_ceil(deep) as f64;
     // Bytes of a K block of A and B: as they arrive, and weighted by the L2 alignment penalty.
     let rows = config.rows_read(problem);
     let arriving = f64::from(rows[0].0 + rows[1].0) * 128.0;
