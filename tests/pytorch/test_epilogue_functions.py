@@ -11,6 +11,8 @@ import torch
 from cutlass_api import fusion
 from cutlass_api._core import epilogue_functions
 from cutlass_api.fusion import activation, trace
+from cutlass_api.ops._epilogues import addends
+from cutlass_api.ops._evaluate import evaluate
 
 OPS = torch.ops.cutlass_api
 FUNCTIONS = {function.names[0]: function for function in epilogue_functions()}
@@ -112,6 +114,19 @@ def test_derivatives_of_linear_are_torchs(name, sign):
         derivatives(lambda x, w, bias: OPS.linear(x, w, bias, name), inputs),
         derivatives(lambda x, w, bias: function(torch.nn.functional.linear(x, w, bias)), inputs),
     )
+
+
+@pytest.mark.parametrize("expression", ["{}", "{} * C + accum", "accum * 2 + {}", "C - ({})"])
+@pytest.mark.parametrize("name", [*ELEMENTWISE, "product"])
+def test_epilogues_that_keep_partial_sums_are_linear(name, expression):
+    accum, other, C = random(4, 5), random(4, 5), random(4, 5)
+    for call in calls(name):
+        source = f"def f(accum, C):\n    D = {expression.format(call)}\n    return D"
+        found = addends(source)
+        if found is not None:
+            rest = torch.zeros_like(C) if 0 in found else C
+            parts = evaluate(source, accum, [C]) + evaluate(source, other, [rest])
+            torch.testing.assert_close(evaluate(source, accum + other, [C]), parts)
 
 
 def test_reductions_and_block_scales_have_no_derivative():

@@ -1,7 +1,8 @@
 """The epilogues of the operators, as source text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from cutlass_api._batches import second_factor
 from cutlass_api._core import trace_epilogue
@@ -82,17 +83,16 @@ def addends(epilogue: str) -> list[int] | None:
     Then D of a product is the sum of D over parts of K, where one part alone adds the operands.
     """
     traced = trace_epilogue(epilogue)
-    leaves = ("input", "number")
-    readers = [at for name, *reads in traced.nodes if name not in leaves for at in reads]
+    operands = [nodes_of(*node) for node in traced.nodes]
+    readers = [at for reads in operands for at in reads]
     # Of each node: whether it grows with the accumulator, None if not linearly.
     grows: list[bool | None] = []
     found: list[int] = []
-    for name, *reads in traced.nodes:
-        if name in leaves:
-            grows.append(False)
-            continue
+    for (name, *_), reads in zip(traced.nodes, operands, strict=True):
         kinds = [grows[at] for at in reads]
-        if name == "accum":
+        if name in ("input", "number"):
+            grows.append(False)
+        elif name == "accum":
             grows.append(True)
         elif name in ("product", "scale_blocks") or None in kinds:
             grows.append(None)
@@ -110,6 +110,13 @@ def addends(epilogue: str) -> list[int] | None:
         else:
             grows.append(None)
     return found if grows[traced.results[0][1]] else None
+
+
+def nodes_of(name: str, *arguments: Any) -> Sequence[int]:
+    """The nodes that a node of an epilogue reads."""
+    if name in ("input", "number", "product"):
+        return ()
+    return arguments[1:] if name == "cast" else arguments
 
 
 def check_outputs(operator: str, epilogue: str) -> None:
