@@ -7,6 +7,7 @@ import torch
 from cutlass_api.ops import OPS
 from support.operator_calls import dynamo, randn, seed  # noqa: F401
 from torch import func
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -185,6 +186,8 @@ def test_integers_of_an_epilogue_are_exact(number, transform):
     assert torch.equal(TRANSFORMS[transform](call)(a, b), exact)
     with FlopCounterMode(display=False):
         assert torch.equal(call(a, b), exact)
+    fake = FakeTensorMode().from_tensor
+    assert call(fake(a), fake(b)).dtype is exact.dtype
 
 
 @pytest.mark.usefixtures("dynamo")

@@ -162,4 +162,4 @@ def as_tensor(name: str, operand: Tensor | float, like: Tensor) -> Tensor:
                 f"{name} is {operand}, which exceeds int32; with an integer accumulator, write it "
                 "as a float"
             )
-    return torch.full((), operand, dtype=dtype, device=like.device)
+    return like.new_full((), operand, dtype=dtype)
