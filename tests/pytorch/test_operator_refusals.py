@@ -202,6 +202,10 @@ def test_distributed_tensors_beside_others_are_refused():
                 call(distributed(ones), ones)
             except TypeError as error:
                 print(error)
+        try:
+            cutlass_api.matmul(distributed(ones), distributed(ones[:3]))
+        except ValueError as error:
+            assert error.__cause__ is None, "the chain of causes has no end"
         sys.path[:0] = sys.argv[1:]
         from support.operator_calls import EVERY, each_call
         for name in EVERY:

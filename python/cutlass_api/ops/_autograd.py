@@ -78,7 +78,7 @@ def add_kernel(name: str, overload: Any, differentiate: Callable[..., Any]) -> N
             named = named_error(name, error, args, options)
             if named is None:
                 raise
-            raise named from error
+            raise named from (error if error.__cause__ is not named else None)
         if writes and not options["out"].is_inference():
             # Autograd raises if it saved what is overwritten.
             torch.autograd.graph.increment_version(options["out"])
