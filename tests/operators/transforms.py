@@ -61,7 +61,7 @@ class Transform:
 
     @property
     def is_slow(self) -> bool:
-        return self.is_joint or bool(self.outer) or self.name.startswith("compiled")
+        return self.is_joint or bool(self.outer)
 
     def serves(self, sample: Arguments) -> bool:
         tensors = [x for x in tree_leaves(sample) if isinstance(x, torch.Tensor)]
@@ -234,9 +234,15 @@ def selective(call: Call) -> Tensors:
 
 
 def compiled_autograd(call: Call) -> Tensors:
-    """The graph of backward is compiled if all samples run, and interpreted otherwise."""
+    """The graph of backward is interpreted. If all samples run, that of the first is compiled."""
     torch._dynamo.reset()
-    compiler = torch.compile(backend="eager") if RUNS_ALL else lambda graph: graph
+    if RUNS_ALL and len(call.arguments) > 1:
+        first = Call(call.function, call.arguments[:1], leaves=call.leaves[:1])
+        traced_backward(first, torch.compile(backend="eager"))
+    return traced_backward(call, lambda graph: graph)
+
+
+def traced_backward(call: Call, compiler: Callable[..., Any]) -> Tensors:
     with torch._dynamo.compiled_autograd._enable(compiler):
         tensors = with_leaves(call)
         results = call(*tensors)
