@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cutlass_api._dtypes import E8M0, ELEMENTS, FLOAT8
+from cutlass_api.weights._packing import REPACKED, nibbles, packed, repacked, unpacked
 from cutlass_api.weights._scales import (
     BLOCK,
     MX,
@@ -37,14 +38,17 @@ SMALLEST = 2.0**-126
 #: The numbers of the 16 codes of element types of 4 bits.
 CODES = {
     "uint4": tuple(range(16)),
-    "int4": (*range(8), *range(-8, 0)),
     "float4_e2m1fn": (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6),
 }
+#: A code of e2m1 counts the bounds below a magnitude. A magnitude halfway between two numbers
+#: rounds to the even code: each second bound is the float32 number before that middle.
+_BELOW = 1 - 2.0**-24
+E2M1_BOUNDS = (0.25, 0.75 * _BELOW, 1.25, 1.75 * _BELOW, 2.5, 3.5 * _BELOW, 5)
 
 
 class Fields(NamedTuple):
     """The tensors of a quantized matrix. ``zeros``: zero points, in the layout of ``scales``.
-    ``factor``: a scale of the whole matrix, in addition to ``scales``.
+    ``factor``: a scale of the whole matrix, or of each row, in addition to ``scales``.
     """
 
     values: Tensor
@@ -72,6 +76,8 @@ class Format:
     adds_zero: bool = False
     #: Whether the matrix has one more scale, in float32.
     has_factor: bool = False
+    #: What a stored code exceeds its number by.
+    offset: int = 0
 
     @property
     def name(self) -> str:
@@ -114,10 +120,13 @@ class Format:
 
     def extents(self, values: Tensor) -> tuple[int, int]:
         """N and K of a matrix that is stored so."""
-        return values.shape[0], values.shape[-1] * self.packing
+        is_repacked = self.packing > 1 and values.dtype is REPACKED
+        return values.shape[0], values.shape[-1] * (8 if is_repacked else self.packing)
 
     def layout(self, n: int, k: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """The shape and dtype of each field of a matrix (N, K)."""
+        """The shape and dtype of each field of a matrix (N, K), before :meth:`repack`. A factor of
+        each row has shape (N, 1).
+        """
         shape = () if self.scales == TENSOR else self.scales.shape(n, k)
         fields = {
             "values": ((n, k // self.packing), self.stored),
@@ -131,7 +140,10 @@ class Format:
 
     def check(self, fields: Fields) -> None:
         """Raises ValueError for fields of other shapes, dtypes or devices."""
-        expected = self.layout(*self.extents(fields.values))
+        n, k = self.extents(fields.values)
+        expected = self.layout(n, k)
+        if self.packing > 1 and fields.values.dtype is REPACKED:
+            expected["values"] = ((n, k // 8), REPACKED)
         for name, tensor in zip(Fields._fields, fields, strict=True):
             if (tensor is None) != (name not in expected):
                 verb = "takes no" if tensor is not None else "requires"
@@ -139,10 +151,11 @@ class Format:
             if tensor is None:
                 continue
             shape, dtype = expected[name]
-            if tuple(tensor.shape) != shape:
-                raise ValueError(f"{name} has shape {list(tensor.shape)}; pass {list(shape)}")
             if tensor.dtype != dtype:
                 raise ValueError(f"{name} is {tensor.dtype}; pass {dtype}")
+            is_of_rows = name == "factor" and tuple(tensor.shape) == (n, 1)
+            if tuple(tensor.shape) != shape and not is_of_rows:
+                raise ValueError(f"{name} has shape {list(tensor.shape)}; pass {list(shape)}")
             if tensor.device != fields.values.device:
                 raise ValueError(
                     f"{name} is on {tensor.device} and values on {fields.values.device}; "
@@ -150,12 +163,18 @@ class Format:
                 )
 
     def repack(self, fields: Fields) -> Fields:
-        """The fields in the order that kernels read: that of storage."""
-        return fields
+        """The fields in the order that kernels read: of elements of 4 bits, that of
+        :func:`repacked`, else that of storage.
+        """
+        if self.packing == 1 or fields.values.dtype is REPACKED:
+            return fields
+        return fields._replace(values=repacked(fields.values))
 
     def unpack(self, fields: Fields) -> Fields:
         """The inverse of :meth:`repack`."""
-        return fields
+        if self.packing == 1 or fields.values.dtype is not REPACKED:
+            return fields
+        return fields._replace(values=unpacked(fields.values))
 
     def of_product(self, fields: Fields) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The matrix as B (K, N) of a product: the operands of ``scale_b`` and ``zero_b``, and the
@@ -187,42 +206,70 @@ class Format:
 
     def compute(self, matrix: Tensor, out: Fields) -> None:
         """Quantizes a matrix (N, K) with the arithmetic of ``kernels/quantize.cuh``, on the CPU."""
+        for tensor, target in zip(self.quantized(matrix), out, strict=True):
+            if tensor is not None and target is not None:
+                target.copy_(tensor)
+
+    def quantized(self, matrix: Tensor) -> Fields:
+        """The fields of a matrix (N, K), row-major."""
         n, k = matrix.shape
         height = n if self.scales.extent == WHOLE else self.scales.extent
         width = k if self.scales.depth == WHOLE else self.scales.depth
         whole = torch.nn.functional.pad(matrix.float(), (0, -k % width, 0, -n % height))
         blocks = whole.view(whole.shape[0] // height, height, whole.shape[1] // width, width)
-        values, *rest = self.quantize_blocks(blocks)
-        out.values.copy_(values.view(whole.shape)[:n, :k])
-        for tensor, target in zip(rest, out[1:], strict=False):
-            each = tensor.view(blocks.shape[0], blocks.shape[2])
-            # torch copies bytes between tensors of one dtype only.
-            to = target.view(torch.uint8) if target.dtype is E8M0 else target
-            to.copy_(swizzled(each) if self.scales.is_swizzled else each.view(to.shape))
+        values, scales, zeros, factor = self.quantize_blocks(blocks)
+        shape = blocks.shape[0], blocks.shape[2]
+        scales = scales.view(shape)
+        if self.scales.is_swizzled:
+            scales = swizzled(scales.view(torch.uint8)).view(scales.dtype)
+        elif self.scales == TENSOR:
+            scales = scales.view(())
+        zeros = None if zeros is None else zeros.view(shape).to(self.zero)
+        return Fields(self.store(values.view(whole.shape)[:n, :k]), scales, zeros, factor)
 
-    def quantize_blocks(self, blocks: Tensor) -> Sequence[Tensor]:
-        """The values, scales and zero points of float32 blocks: the dimensions 1 and 3."""
+    def quantize_blocks(self, blocks: Tensor) -> Fields:
+        """The numbers in float32, scales and zero points of float32 blocks: the dimensions 1 and 3,
+        and a factor.
+        """
         factors = (largest(blocks.abs()) / self.limit).clamp(min=SMALLEST)
         values = blocks * (1 / factors)
         if not self.dtype.is_floating_point:
             values = values.round().nan_to_num(nan=0)
-        return values, factors
+        return Fields(values, factors)
 
-    def numbers(self, values: Tensor) -> Tensor:
-        """The stored numbers in float32, unpacked: of several in a byte, the first in its low
-        bits.
+    def rounded(self, scales: Tensor) -> Tensor:
+        """Positive scales, rounded to their dtype, in float32."""
+        info = torch.finfo(self.scales.dtype)
+        smallest = max(SMALLEST, info.smallest_normal * info.eps)
+        return scales.clamp(min=smallest).to(self.scales.dtype).float()
+
+    def store(self, numbers: Tensor) -> Tensor:
+        """Numbers in float32 as stored values: of several in a byte, the first in its low bits.
+        Those of e2m1 are rounded to nearest even, and saturate.
         """
         if self.element not in CODES:
+            return numbers.to(self.stored)
+        if self.dtype.is_floating_point:
+            bounds = torch.tensor(E2M1_BOUNDS, device=numbers.device)
+            codes = torch.bucketize(numbers.abs(), bounds, out_int32=True).to(torch.uint8)
+            codes += (numbers < 0).to(torch.uint8) << 3
+        else:
+            codes = (numbers + self.offset).to(torch.uint8)
+        return packed(codes)
+
+    def numbers(self, values: Tensor) -> Tensor:
+        """The stored numbers in float32: the inverse of :meth:`store`."""
+        if self.element not in CODES:
             return values.float()
-        codes = torch.stack([values & 15, values >> 4], -1).flatten(-2)
-        return torch.tensor(CODES[self.element], device=values.device).float()[codes.long()]
+        table = torch.tensor(CODES[self.element], device=values.device).float() - self.offset
+        return table[nibbles(values).int()]
 
     def dequantize(self, fields: Fields) -> Tensor:
         """The matrix in float32. The difference from the zero point is exact; the product with the
         scale is rounded once.
         """
         self.check(fields)
-        numbers = self.numbers(fields.values)
+        numbers = self.numbers(self.unpack(fields).values)
         zeros = None if fields.zeros is None else self.of_elements(fields.zeros, numbers.shape)
         if zeros is not None and not self.adds_zero:
             numbers = numbers - zeros
@@ -246,14 +293,45 @@ class Format:
 class PowersOfTwo(Format):
     """Scales in float8_e8m0fnu: OCP Microscaling Formats (MX) Specification 1.0, section 6.3."""
 
-    def quantize_blocks(self, blocks: Tensor) -> Sequence[Tensor]:
+    def quantize_blocks(self, blocks: Tensor) -> Fields:
         # The sign of NaN is arbitrary.
         exponents = largest(blocks.abs()).view(torch.int32) >> 23 & 0xFF
         is_finite = exponents < 255
         largest_power = math.frexp(self.limit)[1] - 1
         codes = (exponents - largest_power).clamp(min=0).where(is_finite, 255)
         inverse = ((254 - codes) << 23).view(torch.float32).where(is_finite, math.nan)
-        return (blocks * inverse).clamp(-self.limit, self.limit), codes.to(torch.uint8)
+        values = (blocks * inverse).clamp(-self.limit, self.limit)
+        return Fields(values, codes.to(torch.uint8).view(E8M0))
+
+
+class Factored(Format):
+    """Scales in float8_e4m3fn, and a factor that maps the largest magnitude of the matrix to the
+    largest number at the largest scale: NVFP4.
+    """
+
+    def quantize_blocks(self, blocks: Tensor) -> Fields:
+        most = torch.finfo(self.scales.dtype).max
+        whole = blocks.abs().amax() if blocks.numel() else blocks.new_zeros(())
+        factor = (whole / (self.limit * most)).clamp(min=SMALLEST)
+        quotients = largest(blocks.abs()) / (self.limit * factor)
+        # The smallest scale is the smallest positive number of e4m3.
+        quotients = quotients.where(quotients != 0, 1).clamp(2.0**-9, most)
+        scales = quotients.to(self.scales.dtype)
+        return Fields(blocks / (scales.float() * factor), scales, factor=factor)
+
+
+@dataclass(frozen=True)
+class OffsetBinary(Format):
+    """Signed integers of 4 bits, -8 to 7, which are stored with 8 added. A scale maps the largest
+    magnitude to 7.5, so that no element is off by more than half a scale.
+    """
+
+    offset: int = 8
+
+    def quantize_blocks(self, blocks: Tensor) -> Fields:
+        scales = self.rounded(largest(blocks.abs()) / (self.limit / 2))
+        values = (blocks / scales).round().clamp(-self.offset, self.offset - 1).nan_to_num(nan=0)
+        return Fields(values, scales.to(self.scales.dtype))
 
 
 @dataclass(frozen=True)
@@ -262,14 +340,15 @@ class Asymmetric(Format):
 
     zero: torch.dtype | None = torch.uint8
 
-    def quantize_blocks(self, blocks: Tensor) -> Sequence[Tensor]:
+    def quantize_blocks(self, blocks: Tensor) -> Fields:
         positive, negative = largest(blocks.clamp(min=0)), largest((-blocks).clamp(min=0))
         # clamp returns NaN for NaN. The range itself can overflow.
         half = 0.5 * positive + 0.5 * negative
-        factors = (half / (self.limit / 2)).clamp(min=SMALLEST)
-        zeros = (negative * (1 / factors)).round()
+        factors = self.rounded(half / (self.limit / 2))
+        zeros = (negative * (1 / factors)).round().clamp(max=self.limit)
         values = ((blocks * (1 / factors)).round() + zeros).clamp(0, self.limit)
-        return values.nan_to_num(nan=0), factors, zeros.nan_to_num(nan=0)
+        scales = factors.to(self.scales.dtype)
+        return Fields(values.nan_to_num(nan=0), scales, zeros.nan_to_num(nan=0))
 
 
 def largest(blocks: Tensor) -> Tensor:

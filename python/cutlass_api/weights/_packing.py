@@ -1,0 +1,78 @@
+"""Elements of 4 bits in memory: two in a byte, and the order that kernels read.
+
+The functions run on CPU and GPU.
+"""
+
+import torch
+from torch import Tensor
+
+#: The dtype of values in the order that kernels read: a word of 8 elements.
+REPACKED = torch.int32
+#: The low halves of the bytes of a word.
+LOW = 0x0F0F0F0F
+
+
+def pack(codes: Tensor) -> Tensor:
+    """Codes of 4 bits (..., K), one in an element of an integer tensor, as bytes (..., K / 2): the
+    ``values`` of a weight. The first of two codes is in the low bits.
+
+    A code of :class:`Int4` is the number plus 8. Raises ValueError for other dtypes and odd K.
+    """
+    if codes.is_floating_point() or codes.is_complex() or codes.dtype is torch.bool:
+        raise ValueError(f"pack: the codes are {codes.dtype}; pass integers from 0 to 15")
+    if codes.dim() == 0 or codes.shape[-1] % 2:
+        raise ValueError(
+            f"pack: the codes have shape {list(codes.shape)}; pass an even last extent"
+        )
+    return packed((codes & 15).to(torch.uint8))
+
+
+def packed(codes: Tensor) -> Tensor:
+    """:func:`pack` of uint8."""
+    return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def nibbles(values: Tensor) -> Tensor:
+    """The codes of bytes, or of words that hold 8 elements from the low bits up."""
+    values = values.contiguous().view(torch.uint8)
+    return torch.stack([values & 15, values >> 4], -1).flatten(-2)
+
+
+def repacked(values: Tensor) -> Tensor:
+    """Bytes (N, K / 2) as words (N, K / 8) in the order of kernels. K is a multiple of 32.
+
+    The word q of the four that hold 32 elements has, from the low bits up, the elements 2q, 2q + 8,
+    2q + 16, 2q + 24, 2q + 1, 2q + 9, 2q + 17 and 2q + 25. A lane of ``mma`` or ``wgmma`` finds the
+    pairs (2q, 2q + 1) and (2q + 8, 2q + 9) of two instructions in one word, and the elements of a
+    pair 16 bits apart.
+    """
+    values = values.contiguous()
+    # A view as words begins at a multiple of 4 bytes. Dynamo does not trace the offset.
+    if not torch.compiler.is_compiling() and values.storage_offset() % 4:
+        values = values.clone()
+    # Word 2i + j of 4 holds the bytes 8i + 4j + q. Byte q of the sums of words 2i and 2i + 1 is
+    # byte i, or 2 + i, of the output's word q.
+    even, odd = values.view(REPACKED).unflatten(-1, (-1, 2, 2)).unbind(-1)
+    halves = torch.stack(_exchanged(even, odd), -2)  # (N, K / 32, half, i)
+    return _transposed(halves.flatten(-2)).flatten(-2)
+
+
+def unpacked(values: Tensor) -> Tensor:
+    """The inverse of :func:`repacked`."""
+    words = _transposed(values.contiguous().unflatten(-1, (-1, 4)))
+    low, high = words.unflatten(-1, (2, 2)).unbind(-2)
+    return torch.stack(_exchanged(low, high), -1).flatten(-3).view(torch.uint8)
+
+
+def _exchanged(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """The low halves of the bytes of two words in one, their high halves in the other; the first
+    operand's in the low bits. Its own inverse.
+    """
+    low = (one & LOW) | (other & LOW) << 4
+    return low, (one >> 4 & LOW) | (other & ~LOW)
+
+
+def _transposed(words: Tensor) -> Tensor:
+    """The bytes of each four words as a transposed matrix of 4 x 4."""
+    quads = words.contiguous().view(torch.uint8).unflatten(-1, (4, 4))
+    return quads.transpose(-1, -2).contiguous().flatten(-2).view(REPACKED)
