@@ -1,8 +1,11 @@
-"""Quantization to 8 bits, with scales in the layouts that products take.
+"""Quantization to 8 and 4 bits.
 
-Each function returns ``(quantized, scales)`` with ``input`` close to ``quantized * scales``
-(:func:`per_group_asymmetric` also zero points), and is one kernel on a GPU (two for
-:func:`per_tensor`)::
+:func:`int4`, :func:`uint4`, :func:`mxfp4`, :func:`nvfp4` and :func:`fp8` return a weight of
+:mod:`cutlass_api.weights`.
+
+Each function ``per_...`` returns ``(quantized, scales)`` with ``input`` close to
+``quantized * scales`` (:func:`per_group_asymmetric` also zero points): 8 bits, with scales in the
+layouts that products take. It is one kernel on a GPU (two for :func:`per_tensor`)::
 
     a, scale_a = cutlass_api.quantize.per_row(x)
     b, scale_b = cutlass_api.quantize.per_row(weight)  # (N, K)
@@ -20,7 +23,7 @@ Each function returns ``(quantized, scales)`` with ``input`` close to ``quantize
   NaN in the whole group.
 - :func:`per_mx_block` and :func:`per_group_asymmetric` compute other scales, and describe them.
 - ``quantized`` is row-major, or column-major if ``input`` is.
-- The functions trace and compile with ``fullgraph=True``. They have no gradients:
+- These functions trace and compile with ``fullgraph=True``. They have no gradients:
   backward raises RuntimeError.
 
 The kernels are in ``kernels/quantize.cuh``. Importing this module imports torch.
@@ -29,10 +32,11 @@ The kernels are in ``kernels/quantize.cuh``. Importing this module imports torch
 import torch
 from torch import Tensor
 
-from cutlass_api._dtypes import FLOAT8
+from cutlass_api._dtypes import FLOAT8, FLOATS
 from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops import OPS
 from cutlass_api.ops._library import refuse
+from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, UInt4
 from cutlass_api.weights._formats import GROUPS, names
 from cutlass_api.weights._scales import (
     BLOCK,
@@ -40,6 +44,7 @@ from cutlass_api.weights._scales import (
     MX_SWIZZLED,
     ROW,
     TENSOR,
+    WHOLE,
     WIDE_BLOCK,
     Scales,
 )
@@ -185,7 +190,96 @@ def _group(input: Tensor, group: int) -> Scales:
     return GROUPS[group]
 
 
+def int4(weight: Tensor, group: int | None = 128) -> Int4:
+    """Integers of 4 bits, -8 to 7, with a scale for each ``group`` elements of a row.
+
+    - ``weight``: (N, K) in float32, float16, bfloat16 or float64 on any device. K is a multiple of
+      32. The same holds for the other functions that return a weight.
+    - ``group``: 32, 64 or 128. The last group may be partial. None or -1: all of K.
+    - A scale is the largest magnitude of its group over 7.5, rounded to the dtype of ``weight``, or
+      from float64 to float32. An element is the quotient by the rounded scale, rounded to nearest
+      even, -8 at least and 7 at most. The error is half a scale, besides rounding of the scale.
+    - A group that contains NaN or infinity dequantizes to NaN.
+
+    Raises ValueError for other weights and groups.
+    """
+    return Int4._quantized(_matrix("int4", weight), _depth("int4", group))
+
+
+def uint4(weight: Tensor, group: int | None = 128) -> UInt4:
+    """Integers of 4 bits, 0 to 15, with a scale and a zero point for each ``group`` elements of a
+    row.
+
+    The scale is the range of its group, which includes 0, over 15. The zero point is
+    ``-min / scale``, rounded to nearest even, so that zeros are exact. Otherwise as :func:`int4`.
+    """
+    return UInt4._quantized(_matrix("uint4", weight), _depth("uint4", group))
+
+
+def mxfp4(weight: Tensor) -> MXFP4:
+    """float4_e2m1fn with a power of two for each 32 elements of a row.
+
+    Scales are those of :func:`per_mx_block`, whose arithmetic is that of the OCP Microscaling
+    Formats (MX) Specification 1.0, for the largest power of two of float4_e2m1fn, 4. Elements are
+    rounded to nearest even, and saturate at 6. Otherwise as :func:`int4`.
+    """
+    return MXFP4._quantized(_matrix("mxfp4", weight), MX.depth)
+
+
+def nvfp4(weight: Tensor) -> NVFP4:
+    """float4_e2m1fn with a scale in float8_e4m3fn for each 16 elements of a row, and a factor of
+    the matrix.
+
+    The factor is the largest magnitude of the matrix over 6 * 448. A scale is the largest magnitude
+    of its block over 6 times the factor, rounded to nearest even, 2^-9 at least and 448 at most; 1
+    for a block of zeros. An element is the quotient by scale times factor, rounded to nearest even,
+    and saturates at 6. These are the results of NVIDIA's ModelOpt, but for a matrix of zeros, whose
+    scales ModelOpt makes NaN. A matrix that contains NaN or infinity dequantizes to NaN. Otherwise
+    as :func:`int4`.
+    """
+    return NVFP4._quantized(_matrix("nvfp4", weight), 16)
+
+
+def fp8(weight: Tensor, block: str | tuple[int, int] = "row") -> Float8:
+    """float8_e4m3fn, with scales that the functions ``per_...`` compute.
+
+    ``block``: what shares a scale: "row", "tensor", (1, 128) or (128, 128). Raises ValueError for
+    others, and as :func:`int4`.
+    """
+    shared = {"tensor": TENSOR, "row": ROW, (1, 128): BLOCK, (128, 128): WIDE_BLOCK}
+    if block not in shared:
+        served = ", ".join(map(repr, shared))
+        raise refuse("quantize", f"block is {block!r}; pass one of {served}")
+    matrix = _matrix("fp8", weight)
+    matrix = matrix.float() if matrix.dtype is torch.float64 else matrix
+    return Float8(*_quantize(matrix, E4M3, shared[block]))
+
+
+def _matrix(name: str, weight: Tensor) -> Tensor:
+    if weight.dim() != 2 or weight.dtype not in (torch.float64, *FLOATS):
+        raise refuse(
+            "quantize",
+            f"{name} of {weight.dtype} {list(weight.shape)}; pass a matrix in {names(FLOATS)}",
+        )
+    if weight.shape[1] % 32:
+        raise refuse(
+            "quantize", f"{name} of K = {weight.shape[1]}; pad K with zeros to a multiple of 32"
+        )
+    return weight.detach()
+
+
+def _depth(name: str, group: int | None) -> int:
+    if group is not None and group not in (WHOLE, *GROUPS):
+        served = names((*GROUPS, WHOLE, None))
+        raise refuse("quantize", f"group of {name} is {group}; pass one of {served}")
+    return WHOLE if group is None else group
+
+
 __all__ = [
+    "fp8",
+    "int4",
+    "mxfp4",
+    "nvfp4",
     "per_block",
     "per_column",
     "per_group",
@@ -193,4 +287,5 @@ __all__ = [
     "per_mx_block",
     "per_row",
     "per_tensor",
+    "uint4",
 ]

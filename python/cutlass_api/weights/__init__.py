@@ -1,9 +1,31 @@
-"""Formats of weights: how a quantized matrix is stored, scaled, computed, decoded and checked.
+"""Weights of 4 and 8 bits: a class for each format, and readers of checkpoints.
 
-``_scales.py`` has a record for each way to share scales, ``_formats.py`` one for each format, which
-combines an element type with scales. ``_kernels.py`` enqueues ``kernels/quantize.cuh``. The
-operators of :mod:`cutlass_api.ops` and the functions of :mod:`cutlass_api.quantize` read these
-records. Private until a format has a public class.
+A weight is a matrix (N, K), where K is the contracted dimension. Classes are plain: their fields
+are tensors, which a ``state_dict`` and safetensors save::
+
+    weight = cutlass_api.quantize.int4(linear.weight)  # or a reader, as from_gptq
+    saved = weight.tensors()  # {"values": ..., "scales": ...}
+    weight = cutlass_api.weights.Int4.from_tensors(saved).repack()
+    matrix = weight.dequantize(torch.bfloat16)
+
+Importing this module imports torch.
 """
 
-__all__: list[str] = []
+# Formats: ``_scales.py`` has a record for each way to share scales, ``_formats.py`` one for each
+# format, which combines an element type with scales, ``_classes.py`` the classes. ``_kernels.py``
+# enqueues ``kernels/quantize.cuh``.
+
+from cutlass_api.weights._classes import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8, Weight
+from cutlass_api.weights._packing import pack
+
+__all__ = [
+    "MXFP4",
+    "NVFP4",
+    "Float8",
+    "Int4",
+    "Int8",
+    "UInt4",
+    "UInt8",
+    "Weight",
+    "pack",
+]
