@@ -16,7 +16,17 @@ Importing this module imports torch.
 # enqueues ``kernels/quantize.cuh``.
 
 from cutlass_api.weights._classes import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8, Weight
+from cutlass_api.weights._compressed_tensors import from_compressed_tensors
 from cutlass_api.weights._packing import pack
+from cutlass_api.weights._readers import (
+    from_awq,
+    from_deepseek,
+    from_gguf,
+    from_gpt_oss,
+    from_gptq,
+    from_modelopt,
+    from_torchao,
+)
 
 __all__ = [
     "MXFP4",
@@ -27,5 +37,13 @@ __all__ = [
     "UInt4",
     "UInt8",
     "Weight",
+    "from_awq",
+    "from_compressed_tensors",
+    "from_deepseek",
+    "from_gguf",
+    "from_gpt_oss",
+    "from_gptq",
+    "from_modelopt",
+    "from_torchao",
     "pack",
 ]
