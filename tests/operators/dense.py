@@ -6,6 +6,7 @@ from typing import Any
 import cutlass_api
 import torch
 from cutlass_api.ops import OPS
+from support.operator_calls import SHAPES
 from torch.utils.flop_counter import register_flop_formula
 
 from operators.case import Case, operator
@@ -41,9 +42,28 @@ def mv(A: Any, x: Any) -> Any:
     return torch.matmul(A, x) if is_cast else torch.mv(A, x)
 
 
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """torch computes sums with any bias that broadcasts, but its derivatives refuse some."""
+    if bias is None or (bias.dim() == 1 and weight.dim() == 2):
+        return torch.nn.functional.linear(input, weight, bias)
+    out = torch.nn.functional.linear(input, weight)
+    return (out + bias.to(out.dtype)).view(out.shape)
+
+
 def reversed_matmul(B: Any, A: Any) -> Any:
     return cutlass_api.matmul(A, B)
 
+
+#: Shapes of the input, the weight and the bias.
+LINEAR = [
+    *(((4, 8), (6, 8), bias) for bias in ((), (1,), (6,), (1, 6), (4, 6), (4, 1), (1, 1))),
+    *(((2, 4, 8), (6, 8), bias) for bias in ((), (6,), (1, 6), (4, 6), (2, 4, 6), (2, 1, 6))),
+    *(((8,), (6, 8), bias) for bias in ((), (6,), (1, 6))),
+    ((2, 3, 4, 8), (6, 8), (3, 4, 6)),
+    *((shape, (8,), None) for shape in ((8,), (4, 8), (2, 4, 8))),
+    *(((2, 4, 8), (8,), bias) for bias in ((), (4,), (2, 1))),
+    ((0, 8), (6, 8), (1, 6)),
+]
 
 CASES = (
     Case(
@@ -72,7 +92,7 @@ CASES = (
         theirs=torch.matmul,
         into=cutlass_api.matmul,
         database="matmul",
-        own=lambda t: [(t(2, 2, 2, 3), t(2, 1, 3, 2)), (t(3, 4), t(4, 3)), (t(4), t(4, 3))],
+        own=lambda t: [(t(*a), t(*b)) for a, b in SHAPES],
     ),
     Case(
         name="mv",
@@ -118,9 +138,10 @@ CASES = (
     Case(
         name="linear",
         ours=cutlass_api.linear,
-        theirs=torch.nn.functional.linear,
+        theirs=linear,
         into=OPS.linear.out,
         database="nn.functional.linear",
+        own=lambda t: [tuple(None if x is None else t(*x) for x in shapes) for shapes in LINEAR],
         extends=["another float of tensor 2", "one more dimension of tensor 2"],
     ),
 )

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from operators.calls import FLOATS
 from operators.case import Case, Make, operator
+from operators.dense import linear
 
 NUMBERS = """
 def epilogue(accum, x, scale, offset):
@@ -78,7 +79,7 @@ def fused_samples(t: Make) -> Any:
 
 
 def activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    return getattr(activations, activation)(functional.linear(x, weight, bias))
+    return getattr(activations, activation)(linear(x, weight, bias))
 
 
 def activated_samples(t: Make) -> Any:
@@ -87,6 +88,9 @@ def activated_samples(t: Make) -> Any:
         yield t(3, 4, low=-1, high=1), t(2, 4), t(2), name
         yield t(2, 3, 4, low=-1, high=1), t(2, 4), None, name
         yield t(4, low=-1, high=1), t(2, 4), t(2), name
+    yield t(2, 3, 4, low=-1, high=1), t(2, 4), t(3, 2), "gelu"
+    yield t(3, 4, low=-1, high=1), t(4), t(), "gelu"
+    yield t(4, low=-1, high=1), t(2, 4), t(1, 2), "relu"
 
 
 def grouped(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:

@@ -161,10 +161,12 @@ def precision(x: torch.Tensor) -> float:
 # ---- choices of samples --------------------------------------------------------------------------
 
 
-def chosen(case: Case, transform: Transform, device: str, turn: int | None) -> list[Arguments]:
+def chosen(
+    case: Case, transform: Transform, device: str, turn: int | None, is_whole: bool = False
+) -> list[Arguments]:
     """All samples of all dtypes. With ``turn``, a number: the first sample of the first dtype, the
     same with other strides, and one of each other dtype, which depends on the turn. Of nested
-    transforms, one of these.
+    transforms, one of these. ``is_whole``: all of the first dtype.
     """
     found = [samples(case, dtype, device) for dtype in case.dtypes]
     found = [[x for x in each if transform.serves(x)] for each in found]
@@ -172,6 +174,9 @@ def chosen(case: Case, transform: Transform, device: str, turn: int | None) -> l
         found[1:] = [each[:2] for each in found[1:]]
     if turn is None:
         return [x for each in found for x in each]
-    few = [*found[0][:2], *(each[turn % len(each)] for each in found[1:] if each)]
+    first, *others = found
+    few = first if is_whole else first[:2]
+    few = [*few, *(each[turn % len(each)] for each in others if each)]
     floats = [x for x in few if Call(len, [x]).leaves]
-    return few if not transform.outer or not floats else [floats[turn % len(floats)]]
+    is_whole = is_whole or not transform.outer or not floats
+    return few if is_whole else [floats[turn % len(floats)]]

@@ -42,6 +42,7 @@ class Transform:
     - ``roundings``: how often a result was rounded to its dtype at most.
     - ``is_joint``: whether calls of all samples pass through at once.
     - ``largest``: the most elements that the tensors of a sample have.
+    - ``is_cheap``: whether all samples of one dtype take little time.
     - ``is_rounded``: whether the operands are rounded from float64.
     - ``eps``: the least rounding error of the operands.
     - ``outer``, ``inner``: the names of two nested transforms.
@@ -54,6 +55,7 @@ class Transform:
     roundings: int = 1
     is_joint: bool = False
     largest: float = math.inf
+    is_cheap: bool = False
     is_rounded: bool = False
     eps: float = 0
     outer: str = ""
@@ -61,7 +63,7 @@ class Transform:
 
     @property
     def is_slow(self) -> bool:
-        return self.is_joint or bool(self.outer)
+        return self.is_joint or bool(self.outer and not self.is_cheap)
 
     def serves(self, sample: Arguments) -> bool:
         tensors = [x for x in tree_leaves(sample) if isinstance(x, torch.Tensor)]
@@ -351,8 +353,8 @@ def joint(name: str, run: Callable[[Call], Tensors], **options: Any) -> Transfor
 DERIVED = {"roundings": 8}
 VECTORS = {"roundings": 16, "is_rounded": True}
 TRANSFORMS = [
-    traced("eager", eager),
-    both("out=", out),
+    traced("eager", eager, is_cheap=True),
+    both("out=", out, is_cheap=True),
     joint("torch.compile", compiled, reference=eager),
     joint("torch.compile (dynamic)", partial(compiled, dynamic=True), reference=eager),
     joint("torch.compile (fullgraph)", partial(compiled, fullgraph=True), reference=eager),
@@ -360,8 +362,8 @@ TRANSFORMS = [
     joint("torch.export (strict)", partial(exported, strict=True), reference=eager),
     joint("make_fx", made_fx, reference=eager),
     traced("torch.fx.symbolic_trace", symbolic_trace),
-    Transform(name="FakeTensor", run=fake, reference=shapes),
-    Transform(name="meta", run=meta, reference=shapes),
+    Transform(name="FakeTensor", run=fake, reference=shapes, is_cheap=True),
+    Transform(name="meta", run=meta, reference=shapes, is_cheap=True),
     both("FlopCounterMode", flops),
     *(
         both(
@@ -373,9 +375,9 @@ TRANSFORMS = [
         for dtype in (torch.bfloat16, torch.float16)
     ),
     both("inference_mode", inference),
-    both("backward", backward, **DERIVED),
+    both("backward", backward, is_cheap=True, **DERIVED),
     both("backward of each operand", each_leaf, **DERIVED),
-    both("backward of backward", partial(backward, order=2), **DERIVED),
+    both("backward of backward", partial(backward, order=2), is_cheap=True, **DERIVED),
     joint("compiled backward", compiled_backward, reference=backward, **DERIVED),
     joint(
         *("compiled autograd", compiled_autograd),
@@ -392,7 +394,7 @@ TRANSFORMS = [
     traced("torch.save", pickled),
     Transform(name="DTensor", run=distributed, reference=twice),
     traced("AsyncCollectiveTensor", collective),
-    Transform(name="vmap", run=mapped, reference=looped),
+    Transform(name="vmap", run=mapped, reference=looped, is_cheap=True),
     *(
         both(one.__name__, partial(applied, functionals=[one]), largest=MEDIUM, **VECTORS)
         for one in FUNCTIONALS
@@ -405,6 +407,7 @@ PAIRS = [
         f"{outer.__name__}({inner.__name__})",
         partial(applied, functionals=[inner, outer]),
         largest=MEDIUM,
+        is_cheap={outer.__name__, inner.__name__} == {"vmap", "grad"},
         outer=outer.__name__,
         inner=inner.__name__,
         **VECTORS,

@@ -7,9 +7,8 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from cutlass_api import fusion
 from cutlass_api.fusion.activation import relu
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils.flop_counter import FlopCounterMode
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -36,26 +35,6 @@ def test_the_output_is_allocated_as_by_torch(device, shape, is_inference):
 
 
 @devices
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("a_shape", "b_shape"),
-    [
-        ((33, 65), (65, 17)),
-        ((3, 33, 65), (3, 65, 17)),
-        ((3, 33, 65), (65, 17)),
-        ((33, 65), (3, 65, 17)),
-        ((1, 33, 65), (3, 65, 17)),
-    ],
-)
-def test_shapes(device, dtype, a_shape, b_shape):
-    a, b = (torch.randn(shape, device=device).to(dtype) for shape in (a_shape, b_shape))
-    for _ in range(2):  # the second call takes the remembered choice
-        result = cutlass_api.matmul(a, b)
-        assert result.dtype == dtype and result.device == a.device
-        assert close(result, a, b)
-
-
-@devices
 def test_out_is_written_and_returned(device):
     a, b = torch.randn(64, 32, device=device), torch.randn(32, 48, device=device)
     out = torch.full((64, 48), torch.nan, device=device)
@@ -74,36 +53,6 @@ def test_integers_and_other_dtypes(device):
     assert cutlass_api.matmul(half, half.mT, accumulator_type=torch.float16).dtype == torch.float16
     float8 = half.to(torch.float8_e4m3fn)
     assert cutlass_api.matmul(float8, float8.mT).dtype == torch.bfloat16
-
-
-@devices
-@pytest.mark.parametrize(
-    ("a_shape", "b_shape"),
-    [
-        ((2, 3, 8, 4), (4, 6)),
-        ((2, 3, 8, 4), (2, 3, 4, 6)),
-        ((2, 1, 8, 4), (3, 4, 6)),
-        ((8, 4), (2, 3, 4, 6)),
-        ((1, 1, 8, 4), (2, 3, 4, 6)),
-        ((0, 3, 8, 4), (3, 4, 6)),
-    ],
-)
-def test_batch_dimensions_broadcast(device, a_shape, b_shape):
-    a, b = torch.randn(a_shape, device=device), torch.randn(b_shape, device=device)
-    expected = torch.matmul(a, b)
-    torch.testing.assert_close(cutlass_api.matmul(a, b), expected)
-    out = torch.empty_like(expected.mT).mT
-    assert cutlass_api.matmul(a, b, out=out) is out
-    torch.testing.assert_close(out, expected)
-    if device == "cpu":
-        result = cutlass_api.matmul(a.numpy(), b.numpy())
-        torch.testing.assert_close(torch.from_numpy(result), expected)
-    a.requires_grad_(), b.requires_grad_()
-    result = cutlass_api.matmul(a, b)
-    weight = torch.randn_like(result)
-    ours = torch.autograd.grad(result, (a, b), weight)
-    theirs = torch.autograd.grad(torch.matmul(a, b), (a, b), weight)
-    torch.testing.assert_close(ours, theirs)
 
 
 def test_batch_dimensions_that_do_not_broadcast():
@@ -254,29 +203,6 @@ def test_traces(kind):
     torch.testing.assert_close(traced(other), expected)
 
 
-def test_modes_see_the_product():
-    a, b = torch.randn(4, 8), torch.randn(8, 6)
-    with FlopCounterMode(display=False) as counter:
-        result = cutlass_api.matmul(a, b)
-    assert close(result, a, b)
-    assert counter.get_total_flops() == 2 * 4 * 8 * 6
-    with FakeTensorMode() as mode:
-        fake = cutlass_api.matmul(mode.from_tensor(a), mode.from_tensor(b))
-        assert isinstance(fake, FakeTensor) and fake.shape == (4, 6)
-        with pytest.raises(ValueError, match="dimension K differs"):
-            cutlass_api.matmul(mode.from_tensor(a), mode.from_tensor(a))
-
-
-@pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 0), (2, 1)])
-def test_vmap(in_dims):
-    a, b = torch.randn(4, 4, 4), torch.randn(4, 4, 4)
-    ours = torch.vmap(cutlass_api.matmul, in_dims)(a, b)
-    torch.testing.assert_close(ours, torch.vmap(torch.matmul, in_dims)(a, b))
-    nested = torch.vmap(torch.vmap(lambda x, y: cutlass_api.matmul(x, y[None]), (0, None)))
-    a, b = torch.randn(3, 5, 2, 4, 8), torch.randn(3, 8, 6)
-    torch.testing.assert_close(nested(a, b), a @ b[:, None, None])
-
-
 @devices
 def test_autograd_sees_what_was_written(device):
     a, b = torch.randn(4, 8, device=device), torch.randn(8, 6, device=device)
@@ -286,19 +212,6 @@ def test_autograd_sees_what_was_written(device):
     cutlass_api.matmul(a, b, out=saved)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-@devices
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_autocast_casts_as_torch_does(device, dtype):
-    a, b = torch.randn(16, 32, device=device), torch.randn(32, 24, device=device)
-    with torch.autocast(device, dtype=dtype):
-        ours, theirs = cutlass_api.matmul(a, b), torch.mm(a, b)
-        double = cutlass_api.matmul(a.double(), b.double())
-    assert ours.dtype == theirs.dtype == dtype
-    assert close(ours, a, b)
-    assert double.dtype == torch.mm(a.double(), b.double()).dtype == torch.float64
-    assert cutlass_api.matmul(a, b).dtype == torch.float32
 
 
 @devices

@@ -18,6 +18,31 @@ def epilogue(accum, bias, other):
 """
 SWIGLU = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D"
 F8 = torch.float8_e4m3fn
+#: The shapes of A and B: vectors, and each way in which batch dimensions broadcast.
+SHAPES = [
+    ((5,), (5,)),
+    ((5,), (5, 6)),
+    ((4, 5), (5,)),
+    ((5,), (2, 5, 6)),
+    ((2, 4, 5), (5,)),
+    ((5,), (2, 3, 5, 6)),
+    ((2, 3, 4, 5), (5,)),
+    ((4, 5), (5, 6)),
+    ((3, 4, 5), (5, 6)),
+    ((4, 5), (3, 5, 6)),
+    ((1, 4, 5), (3, 5, 6)),
+    ((3, 4, 5), (1, 5, 6)),
+    ((2, 3, 4, 5), (5, 6)),
+    ((2, 3, 4, 5), (2, 3, 5, 6)),
+    ((2, 1, 4, 5), (3, 5, 6)),
+    ((2, 3, 4, 5), (2, 1, 5, 6)),
+    ((1, 3, 4, 5), (2, 1, 5, 6)),
+    ((2, 3, 1, 4, 5), (2, 1, 7, 5, 6)),
+    ((3, 4, 5), (1, 1, 5, 6)),
+    ((1, 1, 4, 5), (3, 5, 6)),
+    ((0, 3, 4, 5), (3, 5, 6)),
+    ((2, 1, 4, 5), (0, 5, 6)),
+]
 
 
 def randn(*shape, dtype=torch.float32, device="cpu", requires_grad=False):
