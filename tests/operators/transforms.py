@@ -138,15 +138,20 @@ def symbolic_trace(call: Call) -> Tensors:
 
 
 def fake(call: Call) -> Tensors:
-    """Tensors of ones, of the shapes, strides and dtypes of FakeTensors."""
     mode = FakeTensorMode()
-    results = call(*map(mode.from_tensor, call.tensors))
-    return [described(x, "cpu") for x in results]
+    return ones(call, call(*map(mode.from_tensor, call.tensors)))
 
 
 def meta(call: Call) -> Tensors:
     results = call(*(described(x, "meta") for x in call.tensors))
     assert all(x.is_meta for x in results)
+    return ones(call, results)
+
+
+def ones(call: Call, results: Tensors) -> Tensors:
+    """Tensors of ones, of the shapes and dtypes of results, which have the strides of real ones."""
+    real = [x.stride() for x in call.run() if x.numel()]
+    assert [x.stride() for x in results if x.numel()] == real, "other strides than of real results"
     return [described(x, "cpu") for x in results]
 
 

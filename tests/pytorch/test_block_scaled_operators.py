@@ -33,8 +33,7 @@ from support.eight_bits import (
     spread,
     swizzled,
 )
-from support.helpers import fake, opcheck
-from torch.utils.flop_counter import FlopCounterMode
+from support.helpers import fake
 
 # scaled_mm.
 
@@ -253,35 +252,6 @@ def test_hopper_multiplies_aligned_operands_by_tensor_cores():
 
 
 # Traces, batches, gradients and refusals.
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_operators_trace():
-    a, b, ends = float8(20, 256), float8(24, 256).t(), torch.tensor([4, 20], dtype=torch.int32)
-    ops = torch.ops.cutlass_api
-    arguments = (a, b, factors(20, 2), factors(2, 24), None, None, torch.float32)
-    opcheck(ops.scaled_mm.default, arguments)
-    x, w = torch.randn(20, 256).half(), integers(256, 24)
-    opcheck(ops.mixed_mm.default, (x, w, factors(4, 24), integers(4, 24)))
-    arguments = (a, float8(2, 256, 24), factors(20, 2), factors(2, 2, 1), ends, torch.float32)
-    opcheck(ops.scaled_grouped_mm.default, arguments)
-
-
-def test_compiled_and_counted():
-    def layer(a, b, scale_a, scale_b, x, w, scale):
-        return scaled_mm(a, b, scale_a, scale_b) + mixed_mm(x, w, scale)
-
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
-    for rows in (4, 9):
-        a, b, x = float8(rows, 256), float8(256, 6), torch.randn(rows, 64).bfloat16()
-        scales = factors(rows, 2), factors(2, 6)
-        args = (a, b, *scales, x, integers(64, 6), factors(4, 6))
-        assert torch.equal(compiled(*args), layer(*args))
-        ends = torch.tensor([1, rows], dtype=torch.int32)
-        with FlopCounterMode(display=False) as counter:
-            layer(*args)
-            scaled_grouped_mm(a, b.expand(2, 256, 6), *scales[:1], torch.tensor(1.0), ends)
-        assert counter.get_total_flops() == 2 * rows * 6 * (256 + 64 + 256)
 
 
 def test_vmap():

@@ -8,7 +8,6 @@ import torch.autograd.forward_ad as forward_ad
 from cutlass_api import fusion
 from cutlass_api.fusion.activation import relu
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -167,38 +166,16 @@ def test_tangents_are_refused_and_not_dropped(device):
         assert close(cutlass_api.matmul(a, b), a, b)
 
 
-def compiled(function):
-    return lambda x: torch.compile(function, fullgraph=True, backend="aot_eager")
-
-
-def exported(function):
-    class Module(torch.nn.Module):
-        def forward(self, x):
-            return function(x)
-
-    return lambda x: torch.export.export(Module(), (x,)).module()
-
-
-TRACES = {
-    "make_fx": make_fx,
-    "jit": lambda f: lambda x: torch.jit.trace(f, x, check_trace=False),
-    "export": exported,
-    "compile": compiled,
-}
-
-
-@pytest.mark.parametrize("kind", TRACES)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:DeprecationWarning")
-def test_traces(kind):
-    a, b, bias = torch.randn(2, 4, 8), torch.randn(8, 6), torch.randn(6)
+def test_traces_of_torchscript():
+    b, bias = torch.randn(8, 6), torch.randn(6)
 
     def function(x):
         fused = cutlass_api.matmul(x, b, epilogue=bias_relu, bias=bias, scale=0.5)
         return cutlass_api.matmul(x, b) + fused + cutlass_api.matmul(x, b, out=torch.empty(2, 4, 6))
 
-    traced = TRACES[kind](function)(a)
+    traced = torch.jit.trace(function, torch.randn(2, 4, 8), check_trace=False)
     other = torch.randn(2, 4, 8)
-    torch.testing.assert_close(traced(other), function(other))
     expected = 2 * (other @ b) + torch.relu((other @ b) * 0.5 + bias)
     torch.testing.assert_close(traced(other), expected)
 

@@ -30,6 +30,12 @@ def all_operators(a, b, weight, bias):
         OPS.int_mm((x * 8).to(torch.int8), integer)
         + OPS.mixed_mm(a.half(), integer, scale).float()
         + OPS.scaled_mm(x.to(F8), narrow, one, scale, out_dtype=torch.float32)
+        + OPS.scaled_mm(
+            *(x.to(F8).repeat(1, 32), narrow.repeat(32, 1)),
+            *(one.expand(a.shape[0], 2), one.expand(2, 6)),
+            out_dtype=torch.float32,
+        )
+        + OPS.mixed_mm(a.half().expand(2, *a.shape), integer, scale)[1].float()
         + OPS.scaled_grouped_mm(
             x.to(F8), narrow.expand(2, 8, 6), one, scale.expand(2, 1, 6), rows, torch.float32
         )

@@ -5,7 +5,6 @@ import pytest
 import torch
 from cutlass_api.ops import OPS
 from support.operator_calls import (  # noqa: F401
-    BIAS_RELU,
     EVERY,
     F8,
     ends,
@@ -41,22 +40,10 @@ def test_autocast_of_mixed_mm():
     torch.testing.assert_close(public.t(), out.float(), rtol=1e-2, atol=1e-2)
 
 
-def test_flops_of_other_operators():
-    a, b = randn(4, 8), randn(8, 6)
-    e, i = a.to(F8), a.to(torch.int8)
-    one = torch.ones(1)
-    calls = [
-        lambda: OPS.mm_epilogue(a, b, [randn(6)], BIAS_RELU),
-        lambda: OPS.scaled_mm(e, b.to(F8), one, one),
-        lambda: OPS.int_mm(i, b.to(torch.int8)),
-        lambda: OPS.mixed_mm(a.half(), b.to(torch.int8)),
-        lambda: OPS.grouped_mm(a, b.expand(2, 8, 6), ends(1, 4)),
-        lambda: OPS.grouped_mm_weight_grad(a, randn(4, 6), ends(1, 4)),
-    ]
-    for call in calls:
-        with FlopCounterMode(display=False) as counter:
-            call()
-        assert counter.get_total_flops() == 2 * 4 * 8 * 6
+def test_flops_of_weight_gradients():
+    with FlopCounterMode(display=False) as counter:
+        OPS.grouped_mm_weight_grad(randn(4, 8), randn(4, 6), ends(1, 4))
+    assert counter.get_total_flops() == 2 * 4 * 8 * 6
 
 
 V = 3

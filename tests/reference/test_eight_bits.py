@@ -7,7 +7,6 @@ import pytest
 import torch
 from cutlass_api import int8_mm, mixed_mm, scaled_mm
 from support.eight_bits import devices, factors, float8, integers
-from torch.utils.flop_counter import FlopCounterMode
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
@@ -40,13 +39,6 @@ def test_scaled_mm(shapes, out_dtype, a, b, device):
     out = scaled_mm(a, b, scale_a, scale_b, out_dtype, bias, True, result)
     factor = 0.5 if out_dtype in (E4M3, E5M2) else 1
     torch.testing.assert_close(out.double(), (expected + bias) * factor, **tolerance)
-
-
-@pytest.mark.parametrize("bias", [None, torch.randn(32).bfloat16()])
-def test_scaled_mm_as_torchs(bias):
-    a, b, one = float8(16, 64), float8(32, 64).mT, torch.tensor(0.5)
-    theirs = torch._scaled_mm(a, b, one, one, bias=bias, out_dtype=torch.bfloat16)
-    torch.testing.assert_close(scaled_mm(a, b, one, one, bias=bias), theirs)
 
 
 def test_dtypes_by_default():
@@ -248,38 +240,7 @@ def test_batches_of_integer_and_mixed_products(shapes, device):
             torch.testing.assert_close(out, of_each(mixed, 3, b.mT, x.mT, scale, zero))
 
 
-def test_batches_are_compiled():
-    def layer(a, b, scale_a, scale_b, x, scale):
-        return scaled_mm(a, b, scale_a, scale_b) + mixed_mm(x, b.to(torch.int8), scale)
-
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
-    for batch, rows in ((3, 4), (5, 9)):
-        a, b, x = float8(batch, rows, 8), float8(8, 6), torch.randn(batch, rows, 8).bfloat16()
-        args = (a, b, factors(batch, rows, 1), factors(1, 6), x, factors(batch, 1, 6))
-        assert torch.equal(compiled(*args), layer(*args))
-        with FlopCounterMode(display=False) as counter:
-            layer(*args)
-        assert counter.get_total_flops() == 2 * 2 * batch * rows * 8 * 6
-
-
 # Traces and refusals.
-
-
-def test_compiled_and_counted():
-    def layer(x, weight, a, b, scale):
-        hidden = mixed_mm(x, weight, scale)
-        return (
-            hidden + int8_mm(a, b, scale, scale) + scaled_mm(a.to(E4M3), b.to(E4M3), scale, scale)
-        )
-
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
-    for rows in (4, 9):
-        x = torch.randn(rows, 8).bfloat16()
-        args = (x, integers(8, 6), integers(rows, 8), integers(8, 6), torch.tensor(0.5))
-        assert torch.equal(compiled(*args), layer(*args))
-        with FlopCounterMode(display=False) as counter:
-            layer(*args)
-        assert counter.get_total_flops() == 3 * 2 * rows * 8 * 6
 
 
 ONE, ROWS, COLUMNS = torch.ones(()), torch.ones(4, 1), torch.ones(1, 6)
