@@ -13,7 +13,7 @@ import stand_in
 import torch
 from cutlass_api import mixed_mm, scaled_mm
 from cutlass_api.weights._formats import CODES, FORMATS, GROUPS, Fields, Format, find_format
-from cutlass_api.weights._scales import OF_FLOAT8, ROW, TENSOR, Scales
+from cutlass_api.weights._scales import OF_FLOAT8, ROW, TENSOR
 from support.formats import (
     ERRORS,
     NAMED,
@@ -189,66 +189,13 @@ def test_the_guide_has_the_shapes_of_scales():
         assert [f"torch.{row[2]}" for row in found] == [str(scales.dtype)]
 
 
-# Formats to come.
-
-SCALES = [
-    *(
-        Scales(1, group, dtype)
-        for group in (32, 64, 128)
-        for dtype in (torch.float16, torch.bfloat16)
-    ),
-    Scales(1, 16, torch.float8_e4m3fn),
-    Scales(1, 32, torch.float8_e8m0fnu),
-    Scales(1, -1),
-]
+# Formats of classes of weights.
 
 
 @pytest.mark.parametrize("element", CODES)
 def test_codes_mean_what_ml_dtypes_says(element):
     codes = np.arange(16, dtype=np.uint8).view(getattr(ml_dtypes, element))
     assert np.array_equal(codes.astype(np.float32), np.array(CODES[element], np.float32))
-
-
-@pytest.mark.parametrize("has_factor", [False, True])
-@pytest.mark.parametrize("zero", [None, torch.uint8, torch.float32])
-@pytest.mark.parametrize("element", CODES)
-@pytest.mark.parametrize("scales", SCALES, ids=str)
-def test_a_record_describes_packed_numbers(scales, element, zero, has_factor, generator):
-    """Of 4 bits, with a partial last group, in files' dtypes of scales; with zero points that are
-    subtracted or added, and a scale of the tensor.
-    """
-    adds_zero = zero is torch.float32
-    format = Format(element, scales, zero, adds_zero, has_factor)
-    packed = torch.randint(256, (6, 80), generator=generator).to(torch.uint8)
-    groups = 1 if scales.depth == -1 else -(-160 // scales.depth)
-    expected = {
-        "values": ((6, 80), torch.uint8),
-        "scales": ((6, groups), scales.dtype),
-        "zeros": ((6, groups), zero),
-        "factor": ((), torch.float32),
-    }
-    layout = format.layout(6, 160)
-    assert layout == {key: expected[key] for key in layout}
-    assert ("zeros" in layout, "factor" in layout) == (zero is not None, has_factor)
-    assert str(format.dtype).removesuffix("_x2") == f"torch.{element}"
-    for shape, is_a in [((6, 160), True), ((160, 6), False)]:
-        made = format.empty(torch.empty(shape), is_a)
-        format.check(made if is_a else made.t())
-    factors = torch.randint(1, 9, (6, groups), generator=generator).float().exp2().to(scales.dtype)
-    zeros = zero and torch.randint(16, (6, groups), generator=generator).to(zero)
-    factor = torch.tensor(0.75) if has_factor else None
-    fields = Fields(packed, factors, zeros, factor)
-    found = format.dequantize(fields)
-    for k in range(160):
-        code = packed[:, k // 2] >> 4 * (k % 2) & 15
-        number = torch.tensor(CODES[element])[code.int()].float()
-        group = 0 if scales.depth == -1 else k // scales.depth
-        offset = 0 if zero is None else zeros[:, group]
-        scale = factors[:, group].float()
-        column = number * scale + offset if adds_zero else (number - offset) * scale
-        assert torch.equal(found[:, k], column * (0.75 if has_factor else 1))
-    with pytest.raises(ValueError, match=("requires" if has_factor else "takes no") + " factor"):
-        format.check(fields._replace(factor=factors if factor is None else None))
 
 
 @pytest.mark.parametrize("adds_zero", [False, True])

@@ -10,7 +10,9 @@ import pytest
 import torch
 from cutlass_api import weights
 from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8, Weight
-from support.decoders import decoded, place
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.decoders import decoded, nibble, place
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 E4M3, E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
@@ -132,15 +134,27 @@ def test_the_order_of_kernels():
     bytes = weights.pack(codes)
     assert bytes.tolist()[1][5] == codes[1, 10] | codes[1, 11] << 4
     scales = torch.ones(3, 1)
-    # Values that begin at any byte of a word.
-    shifted = torch.cat([torch.zeros(1, dtype=torch.uint8), bytes.flatten()])[1:].view(3, 48)
-    for values in (bytes, shifted, bytes.t().contiguous().t()):
+    for values in (bytes, bytes.t().contiguous().t()):
         words = Int4(values, scales).repack().values
         assert words.dtype is torch.int32 and words.shape == (3, 12)
         for n in range(3):
             for k in range(96):
                 word, bit = place(k)
                 assert words[n, word].item() >> bit & 15 == codes[n, k]
+
+
+@given(st.lists(st.integers(0, 255), min_size=16, max_size=96), st.integers(0, 3))
+@settings(max_examples=50, deadline=None)
+def test_any_bytes_survive(bytes, offset):
+    """Also those that begin inside of a word."""
+    bytes = bytes[: len(bytes) // 16 * 16]
+    values = torch.tensor([0] * offset + bytes, dtype=torch.uint8)[offset:][None]
+    repacked = Int4(values, torch.ones(1, 1)).repack()
+    assert repacked.unpack().values.tolist() == [bytes]
+    assert all(
+        repacked.values[0, place(k)[0]].item() >> place(k)[1] & 15 == nibble(bytes, k)
+        for k in range(2 * len(bytes))
+    )
 
 
 @each

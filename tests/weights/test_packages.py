@@ -54,7 +54,7 @@ def schemes():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize(("kind", "args"), schemes(), ids=str)
+@pytest.mark.parametrize(("kind", "args"), list(schemes()), ids=str)
 def test_compressed_tensors(kind, args, dtype):
     pytest.importorskip("compressed_tensors")
     from compressed_tensors.compressors import BaseCompressor

@@ -22,8 +22,7 @@ def labels(call: Call) -> Rule:
         blocks.require(deep, 0)
     format, _ = find_format(call.dtype, tuple(call.block), bool(call.swizzle))
     others: list[Labels] = [scales] * (1 if format.zero is None else 2)
-    factor: list[Labels] = [()] if format.has_factor else []
-    return Rule([("m", "k"), *others, *factor], {"input": ("m", "k")}, blocks=blocks)
+    return Rule([("m", "k"), *others], {"input": ("m", "k")}, blocks=blocks)
 
 
 def examples(call: Call, dims: Call, size: int) -> Result:

@@ -196,13 +196,10 @@ class Format:
     # ---- how it is computed -----------------------------------------------------------------
 
     def empty(self, matrix: Tensor, is_a: bool = True) -> Fields:
-        """Uninitialized fields of a matrix, row-major. ``is_a=False``: of a matrix (K, N)."""
-        rows, columns = matrix.shape
-        shape = (rows, columns // self.packing) if is_a else (rows // self.packing, columns)
-        values, scales = matrix.new_empty(shape, dtype=self.stored), self.scales.empty(matrix, is_a)
-        zeros = self.zero and torch.empty_like(scales, dtype=self.zero)
-        factor = matrix.new_empty((), dtype=torch.float32) if self.has_factor else None
-        return Fields(values, scales, zeros, factor)
+        """Uninitialized fields of a matrix in 8 bits, row-major. ``is_a=False``: of (K, N)."""
+        values = matrix.new_empty(matrix.shape, dtype=self.stored)
+        scales = self.scales.empty(matrix, is_a)
+        return Fields(values, scales, self.zero and torch.empty_like(scales, dtype=self.zero))
 
     def compute(self, matrix: Tensor, out: Fields) -> None:
         """Quantizes a matrix (N, K) with the arithmetic of ``kernels/quantize.cuh``, on the CPU."""
