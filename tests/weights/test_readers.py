@@ -202,6 +202,9 @@ def test_packed_integers(n, bits, group, dtype):
     read = weights.from_compressed_tensors(tensors, scheme(bits, symmetric=False))
     assert type(read) is (UInt4 if bits == 4 else UInt8)
     equal(read, matrix(codes, zeros, scales))
+    of_name = weights.from_compressed_tensors(tensors, "pack-quantized")
+    assert type(of_name) is type(read)
+    equal(of_name, matrix(codes, zeros, scales))
     # Groups in an order of their own.
     order = torch.randperm(K, generator=torch.Generator().manual_seed(2))
     index = torch.empty(K, dtype=torch.int32)
@@ -246,6 +249,8 @@ def test_float_of_4_bits():
         read = weights.from_compressed_tensors(tensors, scheme(4, "float"))
         assert type(read) is MXFP4
         equal(read, of_e2m1(CODES, POWERS.view(E8M0).float(), 32))
+        read = weights.from_compressed_tensors(tensors, "mxfp4-pack-quantized")
+        assert type(read) is MXFP4
     for divisor in (torch.tensor([16.0]), torch.tensor(16.0), torch.tensor([16.0, 4] * 8)):
         tensors |= {"weight_scale": BLOCKS, "weight_global_scale": divisor}
         read = weights.from_compressed_tensors(tensors, scheme(4, "float"))
@@ -283,6 +288,7 @@ def test_compressed_tensors_refuses():
     refuses("pass weight_zero_point, too", read, good, scheme(4, symmetric=False))
     refuses("weights are int of 3 bits; pass 4 or 8 bits", read, good, scheme(3))
     refuses("pass [16, 48] for weight_shape [16, 192] and 8 bits", read, good, scheme(8))
+    refuses("the format is 'dense'; pass one of pack-quantized, ", read, good, "dense")
     refuses("the scheme has no weights", read, good, {"format": "pack-quantized"})
     refuses(
         "weight_packed is torch.int64",

@@ -1,7 +1,6 @@
 """The classes of quantized weights: one a format, made from the records of ``_formats.py``."""
 
 from dataclasses import dataclass
-from dataclasses import fields as fields_of
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -58,10 +57,13 @@ class Weight:
     _element: ClassVar[str]
     _shared: ClassVar[tuple[Scales, ...]] = GROUPED
     _scale_dtypes: ClassVar[tuple[torch.dtype, ...]] = FLOATS
+    #: The fields, but for the permutation.
+    _required: ClassVar[tuple[str, ...]] = ("values", "scales")
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        for key, tensor in vars(self).items():
+        for key in (*self._required, "permutation"):
+            tensor = getattr(self, key)
             if tensor is None and key == "permutation":
                 continue
             if not isinstance(tensor, Tensor):
@@ -169,8 +171,7 @@ class Weight:
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are not None by name, as a ``state_dict`` or safetensors saves them."""
-        # Not dataclasses.fields, which Dynamo does not trace.
-        tensors = {key: getattr(self, key) for key in (*Fields._fields, "permutation")}
+        tensors = {key: getattr(self, key) for key in (*self._required, "permutation")}
         return {key: tensor for key, tensor in tensors.items() if tensor is not None}
 
     @classmethod
@@ -179,11 +180,10 @@ class Weight:
 
         Raises ValueError for missing and unknown names, and as the constructor.
         """
-        known = [each.name for each in fields_of(cls)]  # type: ignore[arg-type]
-        missing = [key for key in known if key not in tensors and key != "permutation"]
-        if missing or set(tensors) - set(known):
+        required = set(cls._required)
+        if not required <= set(tensors) <= required | {"permutation"}:
             raise ValueError(
-                f"{cls.__name__}: the tensors are {names(tensors)}; pass {names(known)} "
+                f"{cls.__name__}: the tensors are {names(tensors)}; pass {names(cls._required)} "
                 "(permutation is optional)"
             )
         return cls(**tensors)
@@ -261,6 +261,7 @@ class UInt4(Weight):
 
     _record = Asymmetric
     _element = "uint4"
+    _required = ("values", "scales", "zeros")
 
     def _find_format(self) -> Format:
         return _with_zeros(super()._find_format(), self.zeros, (torch.uint8, *FLOATS))
@@ -303,6 +304,7 @@ class NVFP4(Weight):
 
     _record = Factored
     _element = "float4_e2m1fn"
+    _required = ("values", "scales", "factor")
     _shared = (Scales(1, 16),)
     _scale_dtypes = (torch.float8_e4m3fn,)
 
@@ -354,6 +356,7 @@ class UInt8(Weight):
 
     _record = Asymmetric
     _element = "uint8"
+    _required = ("values", "scales", "zeros")
 
     def _find_format(self) -> Format:
         return _with_zeros(super()._find_format(), self.zeros, (torch.uint8,))

@@ -7,10 +7,19 @@ import torch
 from torch import Tensor
 
 from cutlass_api.weights._classes import MXFP4, NVFP4, Int4, Int8, UInt4, UInt8, Weight
+from cutlass_api.weights._formats import names
 from cutlass_api.weights._packing import nibbles
 from cutlass_api.weights._readers import float8, in_order_of_groups, of_rows, take
 
 READER = "from_compressed_tensors"
+#: The type and bits of weights by the name of a format. pack-quantized has several.
+KINDS = {
+    "pack-quantized": ("int", None),
+    "int-quantized": ("int", 8),
+    "float-quantized": ("float", 8),
+    "nvfp4-pack-quantized": ("float", 4),
+    "mxfp4-pack-quantized": ("float", 4),
+}
 
 
 def from_compressed_tensors(tensors: Mapping[str, Tensor], scheme: Any) -> Weight:
@@ -19,7 +28,8 @@ def from_compressed_tensors(tensors: Mapping[str, Tensor], scheme: Any) -> Weigh
     - ``tensors``: by their names without the layer's prefix. Others than those below, as scales of
       activations, are ignored.
     - ``scheme``: the layer's entry of ``config_groups`` in ``quantization_config``, a dict; or a
-      ``compressed_tensors.quantization.QuantizationScheme``. Its ``weights`` are read.
+      ``compressed_tensors.quantization.QuantizationScheme``. Its ``weights`` are read. Or the name
+      of the format, such as "pack-quantized": weights are then asymmetric if they have zero points.
 
     What is read, by ``weights`` of the scheme:
 
@@ -38,7 +48,7 @@ def from_compressed_tensors(tensors: Mapping[str, Tensor], scheme: Any) -> Weigh
     Raises ValueError for missing tensors, for other schemes, shapes and dtypes, and for a layer
     that is decompressed.
     """
-    args = _entry(scheme, "weights")
+    args = _of_name(tensors, scheme) if isinstance(scheme, str) else _entry(scheme, "weights")
     if args is None:
         raise ValueError(f"{READER}: the scheme has no weights; pass an entry of config_groups")
     bits, kind = _entry(args, "num_bits"), _entry(args, "type", "int")
@@ -64,6 +74,18 @@ def from_compressed_tensors(tensors: Mapping[str, Tensor], scheme: Any) -> Weigh
     if index is None or bool((index < 0).any()):
         return weight
     return in_order_of_groups(READER, "weight_g_idx", weight, index, weight.shape[1])
+
+
+def _of_name(tensors: Mapping[str, Tensor], name: str) -> dict[str, Any]:
+    """The ``weights`` of a format by its name."""
+    if name not in KINDS:
+        raise ValueError(f"{READER}: the format is {name!r}; pass one of {names(KINDS)}")
+    kind, bits = KINDS[name]
+    if bits is None:
+        words, shape = take(READER, tensors, "weight_packed", "weight_shape")
+        bits = 4 if words.shape[-1] == -(-int(shape[-1]) // 8) else 8
+    symmetric = tensors.get("weight_zero_point") is None
+    return {"num_bits": bits, "type": kind, "symmetric": symmetric}
 
 
 def _packed(tensors: Mapping[str, Tensor], bits: int, symmetric: bool) -> Weight:
