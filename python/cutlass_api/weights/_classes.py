@@ -154,6 +154,7 @@ class Weight:
 
     @property
     def device(self) -> torch.device:
+        """The device of all fields."""
         return self.values.device
 
     @property
@@ -214,7 +215,7 @@ class Weight:
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The matrix (N, K), with its columns in the original order.
 
-        Arithmetic is in float32, and the result is rounded once to ``dtype``, or to :attr:`dtype`.
+        Arithmetic is in float32. The result is rounded once to ``dtype``, by default the weight's.
         """
         matrix = self.format.dequantize(self.fields).to(dtype or self.dtype)
         if self.permutation is None:
