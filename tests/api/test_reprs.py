@@ -9,7 +9,7 @@ from pathlib import Path
 import cutlass_api
 import pytest
 import torch
-from cutlass_api import _core, arguments, metadata, profiling, tuning
+from cutlass_api import _core, arguments, metadata, profiling, quantize, tuning, weights
 from cutlass_api.arguments import GemmArguments, PerformanceControls
 from cutlass_api.inductor import Options
 from cutlass_api.utils import TensorWrapper
@@ -49,6 +49,37 @@ SHOWN = {
     "TensorMap": (
         lambda: cutlass_api.TensorMap(fake(8, 64), (4, 32), swizzle=64),
         "<TensorMap float16[8, 64], box=[4, 32], swizzle=64, on cuda:0 (FakeTensor)>",
+    ),
+    "Int4": (
+        lambda: quantize.int4(torch.ones(4, 64), 32).repack(),
+        "<Int4 [4, 64], scales float32[4, 2], repacked, on cpu>",
+    ),
+    "UInt4": (
+        lambda: quantize.uint4(torch.ones(4, 64).half()),
+        "<UInt4 [4, 64], scales float16[4, 1], on cpu>",
+    ),
+    "MXFP4": (
+        lambda: quantize.mxfp4(torch.ones(4, 64, device="meta")),
+        "<MXFP4 [4, 64], scales float8_e8m0fnu[4, 2], on meta>",
+    ),
+    "NVFP4": (
+        lambda: quantize.nvfp4(torch.ones(4, 64)),
+        "<NVFP4 [4, 64], scales float8_e4m3fn[4, 4], on cpu>",
+    ),
+    "Float8": (
+        lambda: quantize.fp8(torch.ones(4, 64), "tensor"),
+        "<Float8 [4, 64], scales float32[], on cpu>",
+    ),
+    "Int8": (
+        lambda: weights.Int8(
+            *quantize.per_row(torch.ones(4, 64), torch.int8),
+            permutation=torch.arange(64).int(),
+        ),
+        "<Int8 [4, 64], scales float32[4, 1], permuted, on cpu>",
+    ),
+    "UInt8": (
+        lambda: weights.UInt8(*quantize.per_group_asymmetric(torch.ones(4, 64), 32)),
+        "<UInt8 [4, 64], scales float32[4, 2], on cpu>",
     ),
     "RuntimeArguments": (
         lambda: arguments.RuntimeArguments(performance=PerformanceControls()),
@@ -233,9 +264,9 @@ SHOWN = {
         ("KernelMetadata(kernel_name='sm90_gemm_", "min_cc=90, ", "design=Sm90DesignMetadata("),
     ),
 }
-#: Classes without instances here: one without a constructor, and those that test_tuning.py prints,
-#: because they need a device.
-ELSEWHERE = {"KernelOperand", "CudaBenchmark", "TimedLaunches", "TuningBenchmark"}
+#: Classes without instances here: those without a constructor, and those that test_tuning.py
+#: prints, because they need a device.
+ELSEWHERE = {"KernelOperand", "Weight", "CudaBenchmark", "TimedLaunches", "TuningBenchmark"}
 TABLES = {"Comparison", "TuningResult"}
 
 

@@ -98,7 +98,7 @@ def test_dequantizes_as_the_format_says(name):
     torch.testing.assert_close(found.double(), expected, rtol=2e-7, atol=1e-7)
     assert weight.dtype in (weight.scales.dtype, torch.bfloat16)
     assert torch.equal(weight.dequantize(), found.to(weight.dtype))
-    assert str(weight.device) == "cpu" and f"{N} x {K}" in repr(weight) and len(repr(weight)) < 90
+    assert str(weight.device) == "cpu" and len(repr(weight)) < 90
     if weight.permutation is not None:
         x, stored = torch.randn(3, K, dtype=torch.float64), weight.tensors()
         del stored["permutation"]

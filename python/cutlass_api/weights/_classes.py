@@ -223,11 +223,10 @@ class Weight:
         return matrix.index_select(1, self.permutation.argsort())
 
     def __repr__(self) -> str:
-        n, k = self.shape
-        dtype = str(self.scales.dtype).removeprefix("torch.")
-        about = [f"{n} x {k}", f"{dtype} per {self.format.scales.name()}", str(self.device)]
+        scales = f"{str(self.scales.dtype).removeprefix('torch.')}{list(self.scales.shape)}"
+        about = [f"{type(self).__name__} {list(self.shape)}", f"scales {scales}"]
         about += ["repacked"] * self.is_repacked + ["permuted"] * (self.permutation is not None)
-        return f"{type(self).__name__}({', '.join(about)})"
+        return f"<{', '.join(about)}, on {self.device}>"
 
 
 @dataclass(eq=False, repr=False)
