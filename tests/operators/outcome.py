@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from operators.calls import Arguments, Call, writes
-from operators.case import REFUSED, WORKS, Case, samples
+from operators.case import REFUSED, WORKS, Case, expected, samples
 from operators.transforms import EAGER, Tensors, Transform
 
 #: The largest error of sums in float32 and float64, in units of the rounding error of the result.
@@ -84,6 +84,8 @@ def outcome(case: Case, transform: Transform, arguments: Sequence[Arguments]) ->
     Raises AssertionError if the results differ from torch's.
     """
     found = Attempt(transform.run, ours(case, arguments))
+    if expected(case, transform) == REFUSED and is_refusal(found.error):
+        return REFUSED
     into = case.into and writes(case.theirs)
     tensors = [x for x in tree_leaves(arguments) if isinstance(x, torch.Tensor)]
     truncates = any(x.is_cuda and x.dtype in OVERFLOW and x.itemsize == 1 for x in tensors)
@@ -94,9 +96,9 @@ def outcome(case: Case, transform: Transform, arguments: Sequence[Arguments]) ->
     wide = call.widened(exact)
     # The results of rounded operands are float64.
     torchs = Attempt(transform.reference, wide if transform.is_rounded else call)
-    expected = torchs if transform.is_rounded else Attempt(transform.reference, wide)
-    if expected.error is not None or (torchs.error is not None and case.wide is None):
-        error = torchs.error or expected.error
+    wanted = torchs if transform.is_rounded else Attempt(transform.reference, wide)
+    if wanted.error is not None or (torchs.error is not None and case.wide is None):
+        error = torchs.error or wanted.error
         assert found.error is not None, f"torch refuses, ours computes: {error!r}"
         return None
     if found.error is not None:
@@ -105,11 +107,11 @@ def outcome(case: Case, transform: Transform, arguments: Sequence[Arguments]) ->
         if type(Attempt(transform.run, call).error) is type(found.error):  # torch refuses, too
             return None
         raise AssertionError(f"no refusal by name: {found.error!r}") from found.error
-    assert len(found.results) == len(expected.results)
+    assert len(found.results) == len(wanted.results)
     eps, narrow = transform.eps, None if transform.is_rounded else torchs
     if transform.is_rounded:
         eps = max(map(precision, [*call.tensors, *Attempt(EAGER.run, call).results]))
-    for at, (x, exact) in enumerate(zip(found.results, expected.results, strict=True)):
+    for at, (x, exact) in enumerate(zip(found.results, wanted.results, strict=True)):
         dtype = torchs.results[at].dtype if torchs.results else x.dtype
         assert x.dtype in (dtype, OTHER_DTYPES.get(dtype)), f"{x.dtype}, torch returns {dtype}"
         unit = max(eps, precision(x))
@@ -138,19 +140,19 @@ def is_refusal(error: BaseException | None) -> bool:
     return is_named
 
 
-def error_of(x: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest error of a result, relative to the largest of the values expected."""
-    assert x.shape == expected.shape, f"{list(x.shape)}, torch returns {list(expected.shape)}"
+def error_of(x: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest error of a result, relative to the largest of the exact values."""
+    assert x.shape == exact.shape, f"{list(x.shape)}, torch returns {list(exact.shape)}"
     if not x.numel():
         return 0
     if x.dtype in OVERFLOW:
         limit, beyond = OVERFLOW[x.dtype]
-        expected = torch.where(expected.abs() < limit, expected, beyond * expected.sign())
-    x, expected = x.to("cpu", torch.float64), expected.to("cpu", torch.float64)
-    error = (x - expected).abs()
-    same = (x == expected) | (x.isnan() & expected.isnan())
+        exact = torch.where(exact.abs() < limit, exact, beyond * exact.sign())
+    x, exact = x.to("cpu", torch.float64), exact.to("cpu", torch.float64)
+    error = (x - exact).abs()
+    same = (x == exact) | (x.isnan() & exact.isnan())
     largest = torch.where(same, 0, error).nan_to_num(nan=torch.inf).max().item()
-    scale = expected.nan_to_num(nan=0, posinf=0, neginf=0).abs().max().item()
+    scale = exact.nan_to_num(nan=0, posinf=0, neginf=0).abs().max().item()
     return largest / max(scale, LEAST_SCALE)
 
 
