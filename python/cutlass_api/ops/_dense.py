@@ -97,9 +97,9 @@ def add_product(
             f"input with shape {list(input.shape)} does not broadcast to the output's shape "
             f"{list(out.shape)}",
         )
-    # beta = 0: input may be uninitialized memory, and is not read.
+    # beta = 0: input may be uninitialized memory. It is checked, but not read.
     if beta == 0:
-        return launch(operator, A, B, alpha, out=out, epilogue=_epilogues.SCALED)
+        return launch(operator, A, B, input, alpha, out=out, epilogue=_epilogues.SCALED)
     if beta == 1 and alpha == 1:
         return launch(operator, A, B, input, out=out, epilogue=_epilogues.SUM)
     return launch(operator, A, B, input, beta, alpha, out=out, epilogue=_epilogues.SCALED_SUM)

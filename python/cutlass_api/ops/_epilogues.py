@@ -9,7 +9,7 @@ from cutlass_api._core import trace_epilogue
 from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
 
 SUM = "def epilogue(accum, input):\n    D = accum + input\n    return D"
-SCALED = "def epilogue(accum, alpha):\n    D = accum * alpha\n    return D"
+SCALED = "def epilogue(accum, input, alpha):\n    D = accum * alpha\n    return D"
 SCALED_SUM = """
 def epilogue(accum, input, beta, alpha):
     D = accum * alpha + input * beta
