@@ -23,8 +23,8 @@ F64_EPS = torch.finfo(torch.float64).eps
 INTEGERS = (torch.int8, torch.uint8, torch.int64)
 #: The least magnitude of what a small result is computed of.
 LEAST_SCALE = 0.25
-#: What a refusal says: the name of an operator or of a function.
-NAMED = re.compile(r"cutlass_api(::|\.)\w+")
+#: What a refusal says: the name of an operator or of a function, or which dtypes it does not serve.
+NAMED = re.compile(r"cutlass_api(::|\.)\w+|no kernel computes \w+ @ \w+")
 #: torch's errors in code that is wrong.
 BUGS = (AssertionError, AttributeError, IndexError, KeyError, TypeError)
 #: Our dtypes where torch's differ. Sums of int8 do not overflow.

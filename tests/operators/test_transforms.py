@@ -70,7 +70,7 @@ def test_nested_transforms(name, transform, device):
 def test_errors(name, transform, device):
     """What torch refuses raises, and what it computes is the same or is refused by name."""
     case = CASES[name]
-    for sample in chosen(case, transform, device, None if RUNS_ALL else 0):
+    for sample in chosen(case, transform, device, 0, is_whole=RUNS_ALL):
         for kind, mutant in mutants(sample):
             if kind in case.extends:
                 continue
