@@ -28,13 +28,17 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
 
   struct Tile { alignas(16) Accumulator rows[TILE_K][PITCH]; };
 
-  const Element* source;   // this thread's first element of the next K block
+  // Codes of 4 bits, contiguous along K: a row's codes have an order of their own in memory.
+  static constexpr bool CODES = bits_of<Element> == 4;
+
+  const Element* source;   // this thread's first element of the next K block; CODES: of its row
   long long next_element;  // between consecutive elements of this thread
   long long next_block;    // from the end of this thread's elements to its first of the next block
   int k, k_step;           // K coordinate of the first element in the tile, and step to the next
   int mn, mn_step;         // coordinate along MN of the first element, and step to the next
   int place, place_step;   // offset of the first element in shared memory, and step to the next
   unsigned inside_mn;      // bit i: the i-th element lies inside the operand along MN
+  int k_block = 0;         // CODES: the first element of the next K block
   Accumulator staged[COUNT];
 
   // Adjacent threads load elements adjacent along K if K is contiguous, else along MN.
@@ -52,9 +56,23 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
     inside_mn = 0;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) inside_mn |= unsigned(mn + i * mn_step < mn_extent) << i;
+    if constexpr (CODES) {
+      source =
+          static_cast<const Element*>(operand) + bytes_of<Element>(batch_offset + mn_stride * mn);
+      next_element = bytes_of<Element>(mn_stride * mn_step);
+      next_block = -next_element * COUNT;
+      return;
+    }
     source = static_cast<const Element*>(operand) + batch_offset + mn_stride * mn + k_stride * k;
     next_element = mn_stride * mn_step + k_stride * k_step;
     next_block = k_stride * TILE_K - next_element * COUNT;
+  }
+
+  __device__ __forceinline__ Accumulator element(int i) const {
+    if constexpr (CODES)
+      return code_at(source, k_block + k + i * k_step);
+    else
+      return convert<Accumulator>(*source);
   }
 
   // Loads the block's elements to registers. `k_left`: extent along K from the block's start.
@@ -63,11 +81,11 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       const bool inside = (inside_mn >> i & 1) && k + i * k_step < k_left;
-      staged[i] = inside ? scaled(convert<Accumulator>(*source), mn + i * mn_step, k + i * k_step)
-                         : Accumulator{};
+      staged[i] = inside ? scaled(element(i), mn + i * mn_step, k + i * k_step) : Accumulator{};
       source += next_element;
     }
     source += next_block;
+    if constexpr (CODES) k_block += TILE_K;
   }
 
   __device__ __forceinline__ void store(Tile& tile) const {

@@ -15,8 +15,8 @@
 //            split K again, so that all multiprocessors read even a small matrix. The partial sums
 //            are added in shared memory, in a fixed order: first those of the CTA's warps, then
 //            those of the cluster's CTAs, each of which reduces a share of the columns.
-// Elements   f16, bf16 or f32, the same for A and B; or MIXED: A is f16 or bf16, and B s8 or u8.
-//            f32 accumulators. Method::MMA rounds f32 to tf32; Method::FMA, for f32 only, does not.
+// Elements   f16, bf16 or f32, the same for A and B; or MIXED: f16 or bf16, times s8, u8 or codes
+//            of 4 bits. f32 sums. Method::MMA rounds f32 to tf32; Method::FMA, f32 only, does not.
 // Strides    1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //            stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of an
 //            element. Output strides are free.
@@ -31,6 +31,7 @@
 #include "common/types.cuh"
 #include "common/vector.cuh"
 #include "common/widen.cuh"
+#include "skinny/code_sums.cuh"
 
 enum class Method { MMA, FMA };
 
@@ -40,6 +41,10 @@ struct SkinnyGemm {
   // MIXED: B is converted to A's type, of 16 bits, in registers.
   static constexpr bool MIXED = class_of<A> == ElementClass::HALF && is_widened<B>;
   static_assert(MIXED ? A_K_MAJOR && B_K_MAJOR : is_same<A, B>);
+  using WideElement = B;
+  using EpilogueOf = Epilogue;
+  static constexpr int TILE_ROWS = ROWS, WARPS_ALONG_N = WARPS_N, TILE_DEPTH = TILE_K;
+  static constexpr bool CODES = MIXED && bits_of<B> == 4;
   using Element = A;  // what is multiplied
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
   static constexpr int WARPS_K = WARPS / WARPS_N;  // warps that split the tile along K
@@ -293,8 +298,10 @@ struct SkinnyGemm {
     }
   };
 
+  using MixedOrCodeSums = typename Conditional<CODES, SkinnyCodeSums<SkinnyGemm>, MixedSums>::Type;
   using Sums = typename Conditional<
-      MIXED, MixedSums, typename Conditional<METHOD == Method::FMA, FmaSums, MmaSums>::Type>::Type;
+      MIXED, MixedOrCodeSums,
+      typename Conditional<METHOD == Method::FMA, FmaSums, MmaSums>::Type>::Type;
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -361,10 +368,16 @@ struct SkinnyGemm {
     };
 
     const int warp = threadIdx.x / 32;
-    Sums sums(warp);
+    Sums sums = [&] {
+      if constexpr (CODES)
+        return Sums(warp, params, epilogue, batch, start_n, int(start_k));
+      else
+        return Sums(warp);
+    }();
     if constexpr (MIXED)
       if (blockIdx.x < FIRST_WAVE) prefetch(params, batch, start_n, start_k, k_left);
     ptx::wait_for_prior_grids();
+    if constexpr (CODES) sums.load_next();
     if constexpr (ASYNC) {
 #pragma unroll 1
       for (int stage = 0; stage < STAGES - 1; ++stage) copy();

@@ -14,10 +14,13 @@ struct e5m2 { unsigned char bits; };  // the upper half of a binary16
 using s8 = signed char;
 using u8 = unsigned char;
 using s32 = int;
+struct u4 { unsigned char bits; };  // a code of 4 bits
+struct s4 { unsigned char bits; };  // a code of 4 bits, less 8
+struct e2m1 { unsigned char bits; };  // a code of 4 bits: bias 1, finite
 struct e8m0 { unsigned char bits; };  // 2^(bits - 127), 255 is NaN: scales
 #define RUTLASS_HAS_TYPES true  // these names are not a user's (src/compile/signature.rs)
 
-enum class ElementClass { DOUBLE, SINGLE, HALF, FLOAT8, INTEGER8, INTEGER32, SCALE };
+enum class ElementClass { DOUBLE, SINGLE, HALF, FLOAT8, INTEGER8, INTEGER32, INTEGER4, FLOAT4, SCALE };
 
 template <int BITS_, ElementClass CLASS_, bool IS_SIGNED_> struct ElementTraits {
   static constexpr int BITS = BITS_;
@@ -35,12 +38,15 @@ template <> struct ElementType<e5m2> : ElementTraits<8, ElementClass::FLOAT8, tr
 template <> struct ElementType<s8> : ElementTraits<8, ElementClass::INTEGER8, true> {};
 template <> struct ElementType<u8> : ElementTraits<8, ElementClass::INTEGER8, false> {};
 template <> struct ElementType<s32> : ElementTraits<32, ElementClass::INTEGER32, true> {};
+template <> struct ElementType<u4> : ElementTraits<4, ElementClass::INTEGER4, false> {};
+template <> struct ElementType<s4> : ElementTraits<4, ElementClass::INTEGER4, true> {};
+template <> struct ElementType<e2m1> : ElementTraits<4, ElementClass::FLOAT4, true> {};
 template <> struct ElementType<e8m0> : ElementTraits<8, ElementClass::SCALE, false> {};
 
 template <class T> inline constexpr int bits_of = ElementType<T>::BITS;
 template <class T> inline constexpr ElementClass class_of = ElementType<T>::CLASS;
 // Whether kernels convert elements to those of another factor, of 16 bits.
-template <class T> inline constexpr bool is_widened = class_of<T> == ElementClass::INTEGER8;
+template <class T> inline constexpr bool is_widened = class_of<T> == ElementClass::INTEGER8 || class_of<T> == ElementClass::INTEGER4 || class_of<T> == ElementClass::FLOAT4;
 // How many elements a byte holds: 1 also for wider ones.
 template <class T> inline constexpr int packing_of = bits_of<T> < 8 ? 8 / bits_of<T> : 1;
 // Bytes of adjacent elements, or of a stride.

@@ -54,12 +54,13 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int
 struct TileCopier {
   using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
   static constexpr int BITS = Tile::BITS, SIZE = Tile::SIZE;
-  static constexpr int PIECE = ALIGN >= 4 ? ALIGN : 4;  // bytes
+  static constexpr int WHOLE_SIZE = SIZE > 0 ? SIZE : 1;  // codes of 4 bits are K-major
+  static constexpr int PIECE = ALIGN >= 4 ? ALIGN : 4;    // bytes
   static constexpr int PIECES_PER_ROW = Tile::ROW_BYTES / PIECE;
   static constexpr int ROW_STEP = THREADS / PIECES_PER_ROW;  // between adjacent rows of a thread
   static constexpr int COUNT = Tile::ROWS / ROW_STEP;        // pieces of a thread
   static constexpr int PER_PIECE = 8 * PIECE / BITS;         // elements of a piece
-  static_assert(ALIGN == 16 || ALIGN == 8 || ALIGN == 4 || ALIGN == SIZE);
+  static_assert(ALIGN == 16 || (BITS >= 8 && (ALIGN == 8 || ALIGN == 4 || ALIGN == SIZE)));
   static_assert(is_power_of_two(THREADS) && THREADS % PIECES_PER_ROW == 0 &&
                 Tile::ROWS % ROW_STEP == 0);
 
@@ -77,10 +78,10 @@ struct TileCopier {
     column = threadIdx.x % PIECES_PER_ROW * PIECE;
     mn_left = mn_extent - mn_start;
     destination = Tile::offset(row, column / 16) + column % 16;
-    long long row_stride = (K_MAJOR ? mn_stride : k_stride) * SIZE;
+    long long row_stride = bytes_of<Element>(K_MAJOR ? mn_stride : k_stride);
     long long start = K_MAJOR ? row_stride * mn_start : static_cast<long long>(mn_start) * SIZE;
-    source =
-        static_cast<const char*>(operand) + batch_offset * SIZE + start + row_stride * row + column;
+    source = static_cast<const char*>(operand) + bytes_of<Element>(batch_offset) + start +
+             row_stride * row + column;
     row_bytes = row_stride * ROW_STEP;
   }
 
@@ -88,7 +89,7 @@ struct TileCopier {
   // `k_left`: extent along K from the block's start.
   __device__ __forceinline__ int valid_bytes(int k_left) const {
     int along_row = K_MAJOR ? min(k_left, TILE_K) : min(mn_left, TILE_MN);
-    return max(0, min(PIECE, along_row * SIZE - column));
+    return max(0, min(PIECE, bytes_of<Element>(along_row) - column));
   }
   __device__ __forceinline__ int rows_left(int k_left) const {
     return (K_MAJOR ? mn_left : k_left) - row;
@@ -111,7 +112,7 @@ struct TileCopier {
   // Copies nothing of a ragged block, so that callers need no branch around it. Moves on to the
   // next block: where K is strided, it begins where this block's rows end.
   __device__ __forceinline__ void copy_whole(unsigned tile, int k_left) {
-    int limit = K_MAJOR ? mn_left - row : column / SIZE < mn_left ? Tile::ROWS : 0;
+    int limit = K_MAJOR ? mn_left - row : column / WHOLE_SIZE < mn_left ? Tile::ROWS : 0;
     if (is_ragged(k_left)) limit = 0;
     const char* address = source;
 #pragma unroll
@@ -119,7 +120,7 @@ struct TileCopier {
       if (i * ROW_STEP < limit) ptx::copy_async<PIECE>(tile + displace(destination, i), address);
       address = ptx::opaque(address + row_bytes);
     }
-    source = K_MAJOR ? ptx::opaque(source + TILE_K * SIZE) : address;
+    source = K_MAJOR ? ptx::opaque(source + bytes_of<Element>(TILE_K)) : address;
   }
 
   // Rolled loop: ragged blocks are rare, and small code keeps them out of the main loop's way.

@@ -7,6 +7,10 @@ template <class T> inline constexpr bool is_same<T, T> = true;
 template <bool, class T, class U> struct Conditional { using Type = T; };
 template <class T, class U> struct Conditional<false, T, U> { using Type = U; };
 
+__host__ __device__ constexpr int greatest_common_divisor(int a, int b) {
+  return b == 0 ? a : greatest_common_divisor(b, a % b);
+}
+
 // ---- decode: an element as the C++ number that represents it exactly -------------------------
 
 __device__ __forceinline__ f64 decode(f64 x) { return x; }
@@ -48,6 +52,20 @@ __device__ __forceinline__ f32 decode(e4m3 x) {
   if (magnitude == 0x7f) return __uint_as_float(0x7fc00000u | sign << 16);
   return decode(f16{static_cast<unsigned short>(sign | magnitude << 7)}) * 256.0f;
 #endif
+}
+
+__device__ __forceinline__ s32 decode(u4 x) { return x.bits; }
+__device__ __forceinline__ s32 decode(s4 x) { return x.bits - 8; }
+// As the exponent and mantissa of a binary32, the bits are a number 2^126 too small.
+__device__ __forceinline__ f32 decode(e2m1 x) {
+  return __uint_as_float((x.bits & 8u) << 28 | (x.bits & 7u) << 22) * 0x1p126f;
+}
+
+// Element k of a row of codes of 4 bits, in the order of DType::packed_place.
+template <class Code> __device__ __forceinline__ f32 code_at(const Code* row, int k) {
+  const int in = k % 32, nibble = in % 2 * 4 + in / 8;
+  const unsigned byte = row[k / 32 * 16 + in % 8 / 2 * 4 + nibble / 2].bits;
+  return f32(decode(Code{static_cast<unsigned char>(byte >> nibble % 2 * 4 & 15)}));
 }
 
 // ---- encode: a decoded number as an element --------------------------------------------------

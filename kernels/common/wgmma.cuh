@@ -385,4 +385,60 @@ template <int M_BLOCKS, class Wide, class Narrow> struct WidenedFragments {
   }
 };
 
+// The same for codes of 4 bits. An instruction's 32 k of a row are a piece of 16 bytes, of which a
+// lane has a word: two pairs for each instruction.
+template <int M_BLOCKS, class Wide, class Narrow> struct CodeFragments {
+  static constexpr int GROUPS = 8;  // of a K block: 32 k
+  struct Fetched { unsigned words[M_BLOCKS][2]; };
+  unsigned address;  // of the lane's first word
+  __device__ __forceinline__ CodeFragments(unsigned tile) {
+    const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    address = tile + warp * 2048 + g * (128 + 16) + q * 4;
+  }
+  __device__ __forceinline__ void fetch(Fetched& fetched, unsigned offset, int group) const {
+#pragma unroll
+    for (int i = 0; i < 2 * M_BLOCKS; ++i) {
+      unsigned word[1];
+      load_shared(word, ((address + offset) ^ group * 16) + (i / 2 * 8192 + i % 2 * 1024));
+      fetched.words[i / 2][i % 2] = word[0];
+    }
+  }
+  static __device__ __forceinline__ void convert(unsigned (&a)[M_BLOCKS][8],
+                                                 const Fetched& fetched) {
+    convert_with<1>(a, fetched, 0, [](unsigned pair, int, int) { return pair; });
+  }
+  template <int PARTS, class Factors>
+  static __device__ __forceinline__ void convert_scaled(unsigned (&a)[M_BLOCKS][8],
+                                                        const Fetched& fetched,
+                                                        const Factors& factors, int part) {
+    convert_with<PARTS>(a, fetched, part, [&](unsigned pair, int block, int row) {
+      return factors.rows[block][row].apply(pair);
+    });
+  }
+
+ private:
+  template <int PARTS, class Apply>
+  static __device__ __forceinline__ void convert_with(unsigned (&a)[M_BLOCKS][8],
+                                                      const Fetched& fetched, int part,
+                                                      const Apply& apply) {
+#pragma unroll
+    for (int block = 0; block < M_BLOCKS; ++block)
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const unsigned word = fetched.words[block][row];
+        if (PARTS == 1 || part == 0) {
+          a[block][row] = apply(widen_codes<Wide, Narrow, 0>(word), block, row);
+          a[block][2 + row] = apply(widen_codes<Wide, Narrow, 1>(word), block, row);
+        }
+        if (PARTS == 1 || part == 1) {
+          a[block][4 + row] = apply(widen_codes<Wide, Narrow, 2>(word), block, row);
+          a[block][6 + row] = apply(widen_codes<Wide, Narrow, 3>(word), block, row);
+        }
+      }
+  }
+};
+
+// The factors of a lane's rows of codes.
+template <int M_BLOCKS, class Factor> struct CodeFactors { Factor rows[M_BLOCKS][2]; };
+
 }  // namespace ptx

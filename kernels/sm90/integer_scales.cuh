@@ -1,5 +1,5 @@
-// Block scales and zero points of the integers of a mixed product (Epilogue::SCALES): an integer
-// counts as (integer - zero point) * scale, in float32, rounded once to the type of B.
+// Block scales and zero points of the weights of a mixed product (Epilogue::SCALES): an element
+// counts as (element - zero point) * scale, rounded once to the type of B.
 #pragma once
 #include "common/ptx.cuh"
 #include "common/types.cuh"
@@ -28,7 +28,11 @@ template <class Config> struct Sm90IntegerScales {
   static constexpr bool HAS_ZEROS = Epilogue::A_ZERO,
                         FRACTIONS = HAS_ZEROS && (is_same<Zero, f32> || is_same<Zero, f16> ||
                                                   is_same<Zero, bf16>);
-  using Factors = ptx::RowFactors<M_BLOCKS, typename Config::A, FRACTIONS>;
+  static constexpr bool CODES = bits_of<typename Config::A> == 4;
+  using Factors = typename Conditional<
+      CODES,
+      ptx::CodeFactors<M_BLOCKS, ptx::CodeFactor<typename Config::B, Scale, Zero, HAS_ZEROS>>,
+      ptx::RowFactors<M_BLOCKS, typename Config::A, FRACTIONS>>::Type;
 
   // The scales and zero points of PARTS parts of a K block, as they are stored: they are decoded
   // when they are needed, so that no decoding waits for its load.
@@ -127,8 +131,13 @@ template <class Config> struct Sm90IntegerScales {
   static __device__ __forceinline__ void decode_into(Factors& factors, const Stored& stored,
                                                      int part) {
 #pragma unroll
-    for (int i = 0; i < 2 * M_BLOCKS; ++i)
-      factors.set(i, f32(decode(stored.scales[part][i / 2][i % 2])),
-                  HAS_ZEROS ? f32(decode(stored.zeros[part][i / 2][i % 2])) : 0.0f);
+    for (int i = 0; i < 2 * M_BLOCKS; ++i) {
+      const Scale scale = stored.scales[part][i / 2][i % 2];
+      const Zero zero = stored.zeros[part][i / 2][i % 2];
+      if constexpr (CODES)
+        factors.rows[i / 2][i % 2].set(scale, zero);
+      else
+        factors.set(i, f32(decode(scale)), HAS_ZEROS ? f32(decode(zero)) : 0.0f);
+    }
   }
 };

@@ -7,10 +7,6 @@
 #include "sm90/config.cuh"
 #include "sm90/params.cuh"
 
-__host__ __device__ constexpr int greatest_common_divisor(int a, int b) {
-  return b == 0 ? a : greatest_common_divisor(b, a % b);
-}
-
 template <class Config> struct Sm90Scales {
   using Epilogue = typename Config::Epilogue;
   static constexpr bool BEHIND = !Config::MIXED && Config::SPLIT == 1,

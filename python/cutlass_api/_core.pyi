@@ -191,6 +191,19 @@ class ScaledTensor(KernelOperand):
     def __new__(
         cls, base: TensorLike, scale: TensorLike, mode: Any, swizzle: Any
     ) -> ScaledTensor: ...
+    @staticmethod
+    def of_weight(
+        values: TensorLike,
+        element: str,
+        scale: TensorLike,
+        group: int,
+        zero: TensorLike | None = None,
+        factor: TensorLike | None = None,
+    ) -> ScaledTensor:
+        """A weight as B (K, N). `values`: (N, K) of 8 bits, or the int32 words (N, K / 8) of
+        elements of 4 bits whose type `element` names. `scale`, `zero`: (N, K / group).
+        `factor`: of the sums, (N, 1) or (1, 1).
+        """
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents of the user's tensor."""
@@ -220,6 +233,12 @@ class ScaledTensor(KernelOperand):
     @property
     def swizzle(self) -> Any:
         """The `ScaleSwizzleMode`: the memory layout of the scales."""
+    @property
+    def zero(self) -> DenseTensor | None:
+        """Of a weight: zero points in the layout of the scales."""
+    @property
+    def factor(self) -> DenseTensor | None:
+        """Of a weight: a float32 factor of the sums, (1, 1) or of each column of B, (1, N)."""
 
 @final
 class TensorWrapper:
@@ -1182,6 +1201,7 @@ def launch_gemm(
     accumulator_type: NumericLike | None = None,
     fast_sums: bool = False,
     free_multiprocessors: int = 0,
+    element: str | None = None,
 ) -> None:
     """Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The
     operators of `torch.ops.cutlass_api` and code that Inductor generates call this function.
@@ -1197,6 +1217,9 @@ def launch_gemm(
     free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
     `PerformanceControls` describes both.
 
+    element: the element type (`uint4`, `int4`, `float4_e2m1fn`) of a weight B, which is then
+    int32 words (N, K / 8) in the order of `Weight.repack`.
+
     Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 
     Raises ValueError if the operands do not fit or no kernel serves them.
@@ -1210,6 +1233,7 @@ def check_gemm(
     epilogue: Callable[..., Any] | str | None = None,
     offsets: TensorLike | None = None,
     fast_sums: bool = False,
+    element: str | None = None,
 ) -> None:
     """Checks the arguments of `launch_gemm` and launches nothing. The operands may be
     FakeTensors.

@@ -50,6 +50,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sgemm.cuh",
     "simt.cuh",
     "skinny.cuh",
+    "skinny/code_sums.cuh",
     "sm80.cuh",
     "sm90.cuh",
     "sm90/boxes.cuh",

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
 use super::{Binary, Comparison, Fold, Id, Scaling, Unary};
@@ -53,6 +54,31 @@ pub enum Node {
     },
     /// Rounded to a float type, or truncated towards zero to an integer type.
     Cast(DType, Id),
+}
+
+impl Node {
+    /// The node with other operands, which `place` returns in the order of evaluation.
+    pub fn map(self, mut place: impl FnMut(Id) -> Id) -> Node {
+        match self {
+            Node::Accumulator
+            | Node::ScaledAccumulator
+            | Node::Input(_)
+            | Node::Product(_)
+            | Node::Integer(_)
+            | Node::Float(_) => self,
+            Node::Unary(operation, value) => Node::Unary(operation, place(value)),
+            Node::Cast(dtype, value) => Node::Cast(dtype, place(value)),
+            Node::Binary(operation, left, right) => {
+                Node::Binary(operation, place(left), place(right))
+            }
+            Node::Compare(comparison, left, right) => {
+                Node::Compare(comparison, place(left), place(right))
+            }
+            Node::Select { condition, yes, no } => {
+                Node::Select { condition: place(condition), yes: place(yes), no: place(no) }
+            }
+        }
+    }
 }
 
 /// The kind of a value. Mixed operands promote to the later kind, as in torch.
@@ -192,20 +218,12 @@ impl ExpressionGraph {
     }
 
     fn operands(&self, id: Id) -> impl Iterator<Item = Id> + use<> {
-        let operands = match self.node(id) {
-            Node::Accumulator
-            | Node::ScaledAccumulator
-            | Node::Input(_)
-            | Node::Product(_)
-            | Node::Integer(_)
-            | Node::Float(_) => [None; 3],
-            Node::Unary(_, value) | Node::Cast(_, value) => [Some(value), None, None],
-            Node::Binary(_, left, right) | Node::Compare(_, left, right) => {
-                [Some(left), Some(right), None]
-            }
-            Node::Select { condition, yes, no } => [Some(condition), Some(yes), Some(no)],
-        };
-        operands.into_iter().flatten()
+        let mut operands = ArrayVec::<Id, 3>::new();
+        self.node(id).map(|operand| {
+            operands.push(operand);
+            operand
+        });
+        operands.into_iter()
     }
 
     /// A node as an expression of accumulator, inputs and constants, down to `depth`. Shared nodes

@@ -2,7 +2,7 @@
 
 use super::call::{Argument, FunctionCall};
 use super::scaling::{BlockScale, SWIZZLE, Scaling};
-use super::{ACCUMULATOR, ExpressionGraph, Id, Node};
+use super::{ACCUMULATOR, Binary, ExpressionGraph, Id, Node};
 
 impl ExpressionGraph {
     /// Adds the scaled accumulator:
@@ -67,21 +67,35 @@ impl ExpressionGraph {
         Ok(self.add(Node::ScaledAccumulator))
     }
 
-    /// The graph with the accumulator of scaled operands in place of the accumulator. `parameters`:
-    /// the names of the scales, the last inputs. `None` if the function scales blocks itself.
+    /// The graph with the accumulator of scaled operands, times the inputs `factors`, in place of
+    /// the accumulator. `parameters`: the names of the scales, zero points and factors, the last
+    /// inputs. `None` if the function scales blocks itself.
     pub fn with_scaled_operands(
         &self,
         scaling: Scaling,
         parameters: &[&'static str],
+        factors: &[u32],
     ) -> Option<ExpressionGraph> {
         if self.scaling.is_some() {
             return None;
         }
-        let mut graph = ExpressionGraph { scaling: Some(scaling), ..self.clone() };
-        for node in &mut graph.nodes {
-            if *node == Node::Accumulator {
-                *node = Node::ScaledAccumulator;
-            }
+        let (nodes, scaling) = (Vec::new(), Some(scaling));
+        let mut graph = ExpressionGraph { nodes, scaling, ..self.clone() };
+        let mut accumulator = graph.add(Node::ScaledAccumulator);
+        for factor in factors {
+            let factor = graph.add(Node::Input(*factor));
+            accumulator = graph.add(Node::Binary(Binary::Multiply, accumulator, factor));
+        }
+        // Of each node of the function: its place in the new graph.
+        let mut places: Vec<Id> = Vec::new();
+        for node in &self.nodes {
+            places.push(match node {
+                Node::Accumulator => accumulator,
+                node => graph.add(node.map(|id| places[id as usize])),
+            });
+        }
+        for output in &mut graph.outputs {
+            output.node = places[output.node as usize];
         }
         graph.inputs.extend(parameters.iter().map(|&name| name.to_owned()));
         Some(graph)

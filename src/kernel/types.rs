@@ -130,7 +130,9 @@ impl Types {
             ("pass accumulator_type as", |types| types.accumulator),
             ("pass an output in", |types| types.out),
         ];
-        let mut served: Vec<Types> = served.collect();
+        // No cast makes a weight of packed elements.
+        let can_cast = |types: &Types| types.b.is_whole() || types.b == self.b;
+        let mut served: Vec<Types> = served.filter(can_cast).collect();
         for (remedy, field) in fields {
             let mut dtypes: Vec<String> = Vec::new();
             for dtype in served.iter().map(|types| field(types).to_string()) {
@@ -171,7 +173,9 @@ impl Types {
         for half in of_class(Class::Half) {
             for weight in DType::all().filter(|dtype| dtype.is_widened()) {
                 add(half, weight, F32, &[half, F32]);
-                add(weight, half, F32, &[half, F32]);
+                if weight.is_whole() {
+                    add(weight, half, F32, &[half, F32]);
+                }
             }
         }
         all

@@ -25,7 +25,7 @@ pub enum Class {
 impl Class {
     /// Whether kernels convert elements to those of another factor, of 16 bits, in registers.
     pub const fn is_widened(self) -> bool {
-        matches!(self, Class::Integer8)
+        matches!(self, Class::Integer8 | Class::Integer4 | Class::Float4)
     }
 }
 
@@ -61,7 +61,7 @@ pub struct Element {
     /// Further names, in lower case.
     aliases: &'static [&'static str],
     /// The types in which products of two such elements are summed, the default first. Empty: no
-    /// kernel computes with this type.
+    /// kernel multiplies two of them.
     pub accumulators: &'static [DType],
     /// Whether `mma.sync` or `wgmma` multiplies two such elements, or a conversion in a kernel's
     /// registers precedes it.
@@ -158,12 +158,13 @@ macro_rules! elements {
                 DLDataType { code, bits, lanes }
             }
 
-            /// The type of a DLPack code, width and lane count.
+            /// The type of a DLPack code, width and lane count. Never one of less than a byte:
+            /// frameworks order its elements otherwise than kernels.
             #[inline(always)]
             pub fn from_dlpack(dtype: DLDataType) -> DType {
                 let DLDataType { code: DLDataTypeCode(code), bits, lanes } = dtype;
                 match (code, bits, lanes) {
-                    $((codes::$variant, $bits, 1) => DType::$variant,)*
+                    $((codes::$variant, $bits, 1) if $bits >= 8 => DType::$variant,)*
                     _ => DType::Other { code, bits, lanes },
                 }
             }
@@ -200,6 +201,13 @@ elements! {
         U8: "uint8", "u8" "unsigned char", Integer8 8 0 Whole, UINT, 6, "Uint8",
             [], [I32], true, "";
         I32: "int32", "s32" "int", Integer32 32 0 Whole, INT, 4, "Int32", [], [I32], false, "";
+        // Types of weights. Their order in memory is that of `packed_place`.
+        U4: "uint4", "u4" "", Integer4 4 0 Pairs, UINT, 22, "", [], [], true,
+            "a code of 4 bits";
+        I4: "int4", "s4" "", Integer4 4 0 Pairs, INT, 21, "Int4", [], [], true,
+            "a code of 4 bits, less 8";
+        E2m1: "float4_e2m1fn", "e2m1" "", Float4 4 2 Pairs, FLOAT4_E2M1FN, 32, "Float4E2M1FN",
+            [], [], true, "a code of 4 bits: bias 1, finite";
     }
     described {
         // name, CUDA name, class, bits, storage, DLPack code, XLA code, class in cutlass, note
@@ -212,9 +220,6 @@ elements! {
         "float8_e5m2fnuz", "", Float8 8 Whole, FLOAT8_E5M2FNUZ, 24, "", "";
         "float6_e2m3fn", "", Float6 6 Whole, FLOAT6_E2M3FN, 0, "Float6E2M3FN", "";
         "float6_e3m2fn", "", Float6 6 Whole, FLOAT6_E3M2FN, 0, "Float6E3M2FN", "";
-        "float4_e2m1fn", "", Float4 4 Pairs, FLOAT4_E2M1FN, 32, "Float4E2M1FN", "";
-        "int4", "", Integer4 4 Pairs, INT, 21, "Int4", "";
-        "uint4", "", Integer4 4 Pairs, UINT, 22, "", "";
     }
 }
 
@@ -245,19 +250,22 @@ impl DType {
         Element::TABLE.iter().filter(|row| row.is_computed()).map(|row| row.dtype)
     }
 
-    /// Those of whole bytes. Weights alone have others.
+    /// Those of whole bytes. Weights alone have others (`Operand::packed`).
     pub fn whole() -> impl Iterator<Item = DType> {
         DType::all().filter(|dtype| dtype.is_whole())
     }
 
     /// The descriptor of this type. `None`: the type is not in the table.
     pub fn element(self) -> Option<&'static Element> {
-        self.row().or_else(|| Element::TABLE.iter().find(|row| row.dtype == self))
+        self.row().or_else(|| {
+            let DType::Other { code, bits, lanes: 1 } = self else { return None };
+            Element::TABLE.iter().find(|row| (row.dlpack.0, row.bits) == (code, bits))
+        })
     }
 
-    /// The computed type of this name. Ignores case, underscores and a module prefix, so that
-    /// torch's `torch.float8_e4m3fn`, NumPy's `float32` and the class names of NVIDIA's `cutlass`
-    /// (`Float8E4M3FN`) all resolve.
+    /// The computed type of whole bytes of this name. Ignores case, underscores and a module
+    /// prefix, so that torch's `torch.float8_e4m3fn`, NumPy's `float32` and the class names of
+    /// NVIDIA's `cutlass` (`Float8E4M3FN`) all resolve.
     pub fn from_name(name: &str) -> Option<DType> {
         let tail = name.rsplit('.').next().unwrap_or(name);
         let key: String =
@@ -265,7 +273,13 @@ impl DType {
         let named = |row: &&Element| {
             row.aliases.contains(&key.as_str()) || row.name.replace('_', "") == key
         };
-        Element::TABLE.iter().filter(|row| row.is_computed()).find(named).map(|row| row.dtype)
+        Element::TABLE.iter().filter(|row| row.dtype.is_whole()).find(named).map(|row| row.dtype)
+    }
+
+    /// The computed type of less than a byte of this name, as `Operand::packed` reads it.
+    pub fn packed(name: &str) -> Option<DType> {
+        DType::all()
+            .find(|dtype| !dtype.is_whole() && dtype.row().is_some_and(|row| row.name == name))
     }
 
     /// The type of this name, computed or not: `float32`, `complex64`, `int64`, `bool`.
@@ -303,6 +317,16 @@ impl DType {
     /// How many elements a byte holds: 1 also for wider ones.
     pub fn packing(self) -> u32 {
         (8 / self.bits()).max(1)
+    }
+
+    /// The byte and the shift of an element of 4 bits in a weight's row, by its index along K. Of
+    /// each 32 elements, four words of a lane each have the elements of two instructions
+    /// (`mma.sync` m16n8k16, `wgmma` k16): word q has 2q and 2q + 8 of both in its lower half, the
+    /// next ones in its upper half.
+    pub const fn packed_place(index: usize) -> (usize, u32) {
+        let at = index % 32;
+        let nibble = at % 2 * 4 + at / 8;
+        (index / 32 * 16 + at % 8 / 2 * 4 + nibble / 2, 4 * (nibble % 2) as u32)
     }
 
     /// Bytes of an element: a fraction where a byte has several.
@@ -364,7 +388,7 @@ impl DType {
 
     /// Whether kernels compute with this type and values are integers.
     pub fn is_integer(self) -> bool {
-        matches!(self.class(), Some(Class::Integer8 | Class::Integer32))
+        matches!(self.class(), Some(Class::Integer8 | Class::Integer4 | Class::Integer32))
     }
 }
 
@@ -399,7 +423,17 @@ mod tests {
     fn names_of_every_framework_resolve() {
         for dtype in DType::all() {
             let row = dtype.row().unwrap();
-            assert_eq!((row.dtype, row.accumulators.is_empty()), (dtype, false));
+            assert_eq!((row.dtype, row.accumulators.is_empty()), (dtype, !dtype.is_whole()));
+            if !dtype.is_whole() {
+                let described = DType::describe(row.name);
+                assert_eq!(DType::from_name(row.name), None);
+                assert_eq!(DType::from_dlpack(dtype.to_dlpack()), described);
+                assert_eq!(
+                    (described.is_computed(), described.to_string().as_str()),
+                    (false, row.name)
+                );
+                continue;
+            }
             assert_eq!(DType::from_name(row.cutlass), Some(dtype));
             assert_eq!(DType::from_dlpack(dtype.to_dlpack()), dtype);
             assert_eq!(DType::from_name(&dtype.to_string()), Some(dtype));

@@ -33,6 +33,8 @@ enum TensorReader {
     DlpackMethod,
     /// torch's `FakeTensor`: shape, strides, type and device, without memory.
     FakeTensor,
+    /// A weight (N, K) of this type of 4 bits, in int32 words of eight elements, read as (K, N).
+    Packed(DType),
 }
 
 impl TensorReader {
@@ -40,7 +42,7 @@ impl TensorReader {
         match self {
             TensorReader::Torch(torch) => Some(torch.exchange),
             TensorReader::ExchangeTable(api) => Some(api),
-            TensorReader::DlpackMethod | TensorReader::FakeTensor => None,
+            TensorReader::DlpackMethod | TensorReader::FakeTensor | TensorReader::Packed(_) => None,
         }
     }
 }
@@ -176,6 +178,20 @@ impl Operand {
         read().map_err(|error| name_operand(tensor.py(), name, error))
     }
 
+    /// Wraps the int32 words (N, K / 8) or (L, N, K / 8) of a weight of elements of 4 bits, in the
+    /// order of [`DType::packed_place`], as (K, N) or (L, K, N).
+    pub fn packed(
+        name: &'static str,
+        words: &Bound<'_, PyAny>,
+        dtype: DType,
+    ) -> PyResult<(Operand, View)> {
+        let operand =
+            Operand { name, object: words.clone().unbind(), reader: TensorReader::Packed(dtype) };
+        let mut view = View::UNREAD;
+        operand.read(words.py(), &mut view)?;
+        Ok((operand, view))
+    }
+
     /// Wraps a tensor without reading it. `None` if its type has no cached reader.
     #[inline(always)] // three calls per `GemmArguments`
     pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> Option<Operand> {
@@ -300,11 +316,46 @@ fn read_slowly(
     stream: Option<u64>,
     into: &mut impl TensorRecord,
 ) -> PyResult<()> {
-    if let TensorReader::FakeTensor = reader {
-        read_fake(tensor, into)
-    } else {
-        read_protocol(tensor, stream, into)
+    match reader {
+        TensorReader::FakeTensor => read_fake(tensor, into),
+        TensorReader::Packed(dtype) => read_packed(dtype, tensor, stream, into),
+        _ => read_protocol(tensor, stream, into),
     }
+}
+
+fn read_packed(
+    dtype: DType,
+    words: &Bound<'_, PyAny>,
+    stream: Option<u64>,
+    into: &mut impl TensorRecord,
+) -> PyResult<()> {
+    let mut stored = View::UNREAD;
+    read_with(reader_of(words)?, words, stream, &mut stored)?;
+    let View { data, device, rank, read_only, fake, .. } = stored;
+    if stored.dtype != DType::I32 || !(2..=3).contains(&rank) {
+        return Err(PyValueError::new_err(format!(
+            "is {stored}; pass int32 words of shape (N, K / 8): the values after repack()"
+        )));
+    }
+    let [batches, n, words_of_row] = stored.shape;
+    let [batch_step, row_step, step] = stored.stride;
+    let elements = i64::from(DType::I32.bits() / dtype.bits());
+    // The elements of four words are in one order (`DType::packed_place`).
+    if words_of_row % 4 != 0 {
+        let k = words_of_row * elements;
+        return Err(PyValueError::new_err(format!("has K = {k}; pass a multiple of 32")));
+    }
+    if step != 1 && words_of_row > 1 || row_step % 4 != 0 || batch_step % 4 != 0 {
+        let strides = stored.user_stride();
+        return Err(PyValueError::new_err(format!(
+            "has strides {strides:?}; call contiguous() on it first"
+        )));
+    }
+    let shape = [batches, words_of_row * elements, n];
+    let strides = [batch_step * elements, 1, row_step * elements];
+    let first = 3 - rank;
+    let (shape, strides) = (&shape[first..], Some(&strides[first..]));
+    into.fill(TensorDescription { data, dtype, device, shape, strides, read_only, fake })
 }
 
 fn read_protocol(

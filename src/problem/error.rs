@@ -179,13 +179,19 @@ pub enum ProblemError {
     ScaleAccumulator { accumulator: DType },
 
     #[error(
-        "the epilogue has zero points of {name}, which has dtype {dtype}; only int8 and uint8 \
-         operands have zero points"
+        "the epilogue has zero points of {name}, which has dtype {dtype}; only int8, uint8, int4 \
+         and uint4 operands have zero points"
     )]
     ZeroPoints { name: &'static str, dtype: DType },
 
     #[error("{name} holds {what} and has dtype {dtype}; use one of: {known}")]
     ScaleType { name: &'static str, what: &'static str, dtype: DType, known: String },
+
+    #[error(
+        "{name} has dtype {dtype}, whose powers of two exceed the range of the other factor's \
+         float16; pass the other factor in bfloat16"
+    )]
+    ScaleRange { name: &'static str, dtype: DType },
 
     #[error("{name} holds scales or zero points of blocks, but a number was passed; pass a tensor")]
     ScaleNumber { name: &'static str },

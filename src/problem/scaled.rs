@@ -7,6 +7,9 @@ use crate::operand::{DType, View};
 
 /// The element types of scales, and of zero points.
 const SCALE_TYPES: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::E8M0];
+/// Those of scales of weights of 4 bits.
+const WEIGHT_SCALE_TYPES: [DType; 5] =
+    [DType::F32, DType::F16, DType::Bf16, DType::E8M0, DType::E4m3];
 const ZERO_TYPES: [DType; 6] =
     [DType::I8, DType::U8, DType::I32, DType::F32, DType::F16, DType::Bf16];
 
@@ -22,7 +25,7 @@ pub fn check_factors(problem: &Problem, scaling: &Scaling) -> Result<(), Problem
     }
     for (name, of) in scaling.factors() {
         let dtype = factor(problem, name).dtype;
-        if of.zero.is_some() && !dtype.is_widened() {
+        if of.zero.is_some() && !(dtype.is_widened() && dtype.is_integer()) {
             return Err(ProblemError::ZeroPoints { name, dtype });
         }
     }
@@ -41,7 +44,12 @@ pub fn scale_view(
     problem: &Problem,
     (factor_name, of): (&'static str, BlockScale),
 ) -> Result<View, ProblemError> {
-    let types = if is_zero { &ZERO_TYPES[..] } else { &SCALE_TYPES[..] };
+    let scaled = factor(problem, factor_name);
+    let types = match is_zero {
+        true => &ZERO_TYPES[..],
+        false if scaled.dtype.is_whole() => &SCALE_TYPES,
+        false => &WEIGHT_SCALE_TYPES,
+    };
     if !types.contains(&view.dtype) {
         let known: Vec<String> = types.iter().map(DType::to_string).collect();
         let what = if is_zero { "zero points" } else { "scales" };
@@ -49,8 +57,12 @@ pub fn scale_view(
         return Err(ProblemError::ScaleType { name, what, dtype: view.dtype, known });
     }
     check_device(name, view, problem.out())?;
-    let scaled = factor(problem, factor_name);
     let is_a = factor_name == "A";
+    let other = factor(problem, if is_a { "B" } else { "A" });
+    // Kernels convert an element of a weight and its scale to the type of the other factor.
+    if !scaled.dtype.is_whole() && other.dtype == DType::F16 && view.dtype == DType::E8M0 {
+        return Err(ProblemError::ScaleRange { name, dtype: view.dtype });
+    }
     let [_, rows, columns] = scaled.shape;
     let (outer, k) = if is_a { (rows, columns) } else { (columns, rows) };
     let oriented = |outer: i64, deep: i64| if is_a { [outer, deep] } else { [deep, outer] };

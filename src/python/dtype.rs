@@ -167,7 +167,7 @@ fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
         Some(object.getattr_opt("name")?.unwrap_or_else(|| object.clone()).str()?.to_string())
     };
     name.as_deref().and_then(DType::from_name).ok_or_else(|| {
-        let supported: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
+        let supported: Vec<String> = DType::whole().map(|dtype| dtype.to_string()).collect();
         PyTypeError::new_err(format!(
             "{} does not name a supported element type; supported: {}",
             shown(object),

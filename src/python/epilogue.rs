@@ -276,30 +276,39 @@ impl EpilogueArguments {
             operands.push((*name, object.clone_ref(py), parameter.clone_ref(py)));
         }
         let mut scaling = Scaling { is_of_operands: true, ..Scaling::default() };
-        let mut parameters = Vec::new();
+        let (mut parameters, mut factors) = (Vec::new(), Vec::new());
         for (at, tensor) in scaled {
             let tensor = tensor.get();
-            let (mut name, of) = match at {
-                0 => ("scale_a".to_owned(), &mut scaling.a),
-                1 => ("scale_b".to_owned(), &mut scaling.b),
+            let (side, of) = match at {
+                0 => ("a", &mut scaling.a),
+                1 => ("b", &mut scaling.b),
                 _ => return Ok(Err("kernels scale A and B only".to_owned())),
             };
             let ([extent, depth], is_swizzled) = match tensor.layout(py)? {
                 Ok(layout) => layout,
                 Err(reason) => return Ok(Err(reason)),
             };
-            while graph.inputs.contains(&name)
-                || graph.outputs.iter().any(|output| output.name == name)
-            {
-                name.push('_');
-            }
-            let scale = (graph.inputs.len() + parameters.len()) as u32;
-            *of = Some(BlockScale { scale, zero: None, extent, depth, is_swizzled });
-            let (name, object) = (intern_name(&name), tensor.scales(py));
-            operands.push((name, object.clone().unbind(), parameter(name, &object)?));
-            parameters.push(name);
+            let mut added = tensor.scales(py).into_iter().zip(["scale", "zero", "factor"]).map(
+                |(object, kind)| -> PyResult<Option<u32>> {
+                    let Some(object) = object else { return Ok(None) };
+                    let mut name = format!("{kind}_{side}");
+                    while graph.inputs.contains(&name)
+                        || graph.outputs.iter().any(|output| output.name == name)
+                    {
+                        name.push('_');
+                    }
+                    let name = intern_name(&name);
+                    operands.push((name, object.clone().unbind(), parameter(name, &object)?));
+                    parameters.push(name);
+                    Ok(Some((graph.inputs.len() + parameters.len() - 1) as u32))
+                },
+            );
+            let mut next = || added.next().transpose().map(Option::flatten);
+            let (scale, zero) = (next()?.unwrap_or_default(), next()?);
+            factors.extend(next()?);
+            *of = Some(BlockScale { scale, zero, extent, depth, is_swizzled });
         }
-        let Some(graph) = graph.with_scaled_operands(scaling, &parameters) else {
+        let Some(graph) = graph.with_scaled_operands(scaling, &parameters, &factors) else {
             return Ok(Err("the epilogue calls scale_blocks, too".to_owned()));
         };
         let epilogue_fn = user.map_or(py.None(), |user| user.epilogue_fn.clone_ref(py));

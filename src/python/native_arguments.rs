@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
@@ -305,7 +306,10 @@ fn unwrapped(
     }
     if let Ok(wrapped) = tensor.cast::<ScaledTensor>() {
         scaled(wrapped.clone().unbind());
-        return Operand::new(name, &wrapped.get().base.get().object(tensor.py()));
+        return wrapped.get().base.get().operand(tensor.py(), name);
+    }
+    if let Some(weight) = tensor.getattr_opt(intern!(tensor.py(), "__cutlass_operand__"))? {
+        return unwrapped(name, &weight.call0()?, scaled);
     }
     Operand::new(name, tensor)
 }

@@ -20,7 +20,7 @@ use crate::driver;
 use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
 use crate::kernel as kernels;
 use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchRequest, choices};
-use crate::operand::{self, DeviceId, OnceValue, View};
+use crate::operand::{self, DType, DeviceId, OnceValue, Operand, View};
 use crate::problem::{
     GemmProblem, GroupedGemmProblem, OperandValue, Problem, ProblemOptions, fuse, rebind,
 };
@@ -39,13 +39,16 @@ use crate::process::drop_unlocked;
 /// products may keep 14 bits. free_multiprocessors: how many multiprocessors persistent kernels
 /// leave to other work. `PerformanceControls` describes both.
 ///
+/// element: the element type (`uint4`, `int4`, `float4_e2m1fn`) of a weight B, which is then int32
+/// words (N, K / 8) in the order of `Weight.repack`.
+///
 /// Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 ///
 /// Raises ValueError if the operands do not fit or no kernel serves them.
 #[pyfunction]
 #[pyo3(signature = (
     A, B, *operands, out, epilogue = None, kernel = None, offsets = None, accumulator_type = None,
-    fast_sums = false, free_multiprocessors = 0
+    fast_sums = false, free_multiprocessors = 0, element = None
 ))]
 #[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn launch_gemm(
@@ -59,6 +62,7 @@ pub fn launch_gemm(
     accumulator_type: Option<&Bound<'_, PyAny>>,
     fast_sums: bool,
     free_multiprocessors: u32,
+    element: Option<&str>,
 ) -> PyResult<()> {
     // In torch's profilers, the dispatcher has a range for each operator.
     let _range = ranges::nvtx_records().then(|| {
@@ -67,7 +71,17 @@ pub fn launch_gemm(
     });
     let preferred = kernel.map(|name| position_of_name(A.py(), name)).transpose()?.flatten();
     let options = ProblemOptions { fast_sums, free_multiprocessors };
-    let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type, options };
+    let call = GemmCall {
+        a: A,
+        b: B,
+        element,
+        operands,
+        out,
+        epilogue,
+        offsets,
+        accumulator_type,
+        options,
+    };
     call.read(|problem, epilogue| run(A, problem, epilogue, preferred))
 }
 
@@ -76,7 +90,9 @@ pub fn launch_gemm(
 /// Raises what `launch_gemm` raises if the operands do not fit or no kernel serves them. On a
 /// machine without a GPU, operands on a CUDA device are checked for compute capability 9.0.
 #[pyfunction]
-#[pyo3(signature = (A, B, *operands, out, epilogue = None, offsets = None, fast_sums = false))]
+#[pyo3(signature = (
+    A, B, *operands, out, epilogue = None, offsets = None, fast_sums = false, element = None
+))]
 #[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn check_gemm(
     A: &Bound<'_, PyAny>,
@@ -86,9 +102,20 @@ pub fn check_gemm(
     epilogue: Option<&Bound<'_, PyAny>>,
     offsets: Option<&Bound<'_, PyAny>>,
     fast_sums: bool,
+    element: Option<&str>,
 ) -> PyResult<()> {
     let (accumulator_type, options) = (None, ProblemOptions { fast_sums, ..Default::default() });
-    let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type, options };
+    let call = GemmCall {
+        a: A,
+        b: B,
+        element,
+        operands,
+        out,
+        epilogue,
+        offsets,
+        accumulator_type,
+        options,
+    };
     call.read(|problem, epilogue| {
         problem.check()?;
         let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
@@ -101,6 +128,8 @@ pub fn check_gemm(
 struct GemmCall<'a, 'py> {
     a: &'a Bound<'py, PyAny>,
     b: &'a Bound<'py, PyAny>,
+    /// The element type of B's words, if B is a weight of 4 bits.
+    element: Option<&'a str>,
     operands: &'a Bound<'py, PyTuple>,
     out: &'a Bound<'py, PyAny>,
     epilogue: Option<&'a Bound<'py, PyAny>>,
@@ -120,7 +149,15 @@ impl GemmCall<'_, '_> {
         let graph = traced.as_ref().map(|traced| &traced.get().graph);
         let (mut a, mut b) = (View::UNREAD, View::UNREAD);
         operand::read_into("A", self.a, &mut a)?;
-        operand::read_into("B", self.b, &mut b)?;
+        match self.element {
+            None => operand::read_into("B", self.b, &mut b)?,
+            Some(name) => {
+                let dtype = DType::packed(name).ok_or_else(|| {
+                    PyValueError::new_err(format!("element is {name}, which is no type of weights"))
+                })?;
+                b = Operand::packed("B", self.b, dtype)?.1;
+            }
+        }
         let main;
         let (out, outputs) = match (self.out.cast::<PyTuple>(), graph) {
             (Ok(outs), Some(graph)) => {

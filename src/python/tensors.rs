@@ -1,6 +1,7 @@
 //! The operand classes of `cutlass_api.arguments`.
 
 use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{PyTraverseError, PyVisit};
@@ -29,8 +30,22 @@ impl DenseTensor {
         )
     }
 
+    fn named(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Py<DenseTensor>> {
+        let (operand, view) = Operand::new(name, tensor)?;
+        DenseTensor::over(tensor.py(), operand, view)
+    }
+
     pub fn object<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.operand.object.bind(py).clone()
+    }
+
+    /// The operand under another name, with what it is now.
+    pub fn operand(&self, py: Python<'_>, name: &'static str) -> PyResult<(Operand, View)> {
+        let mut operand = self.operand.clone_ref(py);
+        operand.name = name;
+        let mut view = View::UNREAD;
+        operand.read(py, &mut view)?;
+        Ok((operand, view))
     }
 
     pub fn view(&self) -> &View {
@@ -119,9 +134,10 @@ impl DenseTensor {
 }
 
 impl ScaledTensor {
-    /// The user's tensor of scales.
-    pub fn scales<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        self.scale.get().object(py)
+    /// The user's tensors of scales, zero points and factors of the sums.
+    pub fn scales<'py>(&self, py: Python<'py>) -> [Option<Bound<'py, PyAny>>; 3] {
+        [Some(&self.scale), self.zero.as_ref(), self.factor.as_ref()]
+            .map(|tensor| Some(tensor?.get().object(py)))
     }
 
     /// The block, as rows of A (columns of B) and elements along K, and whether the scales are
@@ -178,6 +194,10 @@ pub struct ScaledTensor {
     mode: Py<PyAny>,
     /// The `ScaleSwizzleMode`: the memory layout of the scales.
     swizzle: Py<PyAny>,
+    /// Of a weight: zero points in the layout of the scales.
+    zero: Option<Py<DenseTensor>>,
+    /// Of a weight: a float32 factor of the sums, (1, 1) or of each column of B, (1, N).
+    factor: Option<Py<DenseTensor>>,
 }
 
 #[pymethods]
@@ -186,30 +206,60 @@ impl ScaledTensor {
     /// scale. `swizzle`: the `ScaleSwizzleMode`, the memory layout of the scales.
     #[new]
     fn new(
-        py: Python<'_>,
         base: &Bound<'_, PyAny>,
         scale: &Bound<'_, PyAny>,
         mode: Py<PyAny>,
         swizzle: Py<PyAny>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let dense = |name, tensor| {
-            Operand::new(name, tensor)
-                .and_then(|(operand, view)| DenseTensor::over(py, operand, view))
+        let (base, scale) =
+            (DenseTensor::named("base", base)?, DenseTensor::named("scale", scale)?);
+        let (zero, factor) = (None, None);
+        let scaled = ScaledTensor { base, scale, mode, swizzle, zero, factor };
+        Ok(PyClassInitializer::from(KernelOperand).add_subclass(scaled))
+    }
+
+    /// A weight as B (K, N). `values`: (N, K) of 8 bits, or the int32 words (N, K / 8) of elements
+    /// of 4 bits whose type `element` names. `scale`, `zero`: (N, K / group). `factor`: of the
+    /// sums, (N, 1) or (1, 1).
+    #[staticmethod]
+    #[pyo3(signature = (values, element, scale, group, zero = None, factor = None))]
+    fn of_weight(
+        values: &Bound<'_, PyAny>,
+        element: &str,
+        scale: &Bound<'_, PyAny>,
+        group: i64,
+        zero: Option<&Bound<'_, PyAny>>,
+        factor: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<ScaledTensor>> {
+        let py = values.py();
+        let transposed = |name, tensor: &Bound<'_, PyAny>| {
+            DenseTensor::named(name, &tensor.call_method0(intern!(py, "t"))?)
         };
-        let (base, scale) = (dense("base", base)?, dense("scale", scale)?);
-        Ok(PyClassInitializer::from(KernelOperand).add_subclass(ScaledTensor {
+        let base = match DType::packed(element) {
+            Some(dtype) => {
+                let (operand, view) = Operand::packed("values", values, dtype)?;
+                DenseTensor::over(py, operand, view)?
+            }
+            None => transposed("values", values)?,
+        };
+        let scaled = ScaledTensor {
             base,
-            scale,
-            mode,
-            swizzle,
-        }))
+            scale: transposed("scales", scale)?,
+            mode: (1, group).into_pyobject(py)?.into_any().unbind(),
+            swizzle: "none".into_pyobject(py)?.into_any().unbind(),
+            zero: zero.map(|zero| transposed("zeros", zero)).transpose()?,
+            factor: factor.map(|factor| transposed("factor", factor)).transpose()?,
+        };
+        Py::new(py, PyClassInitializer::from(KernelOperand).add_subclass(scaled))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.base)?;
         visit.call(&self.scale)?;
         visit.call(&self.mode)?;
-        visit.call(&self.swizzle)
+        visit.call(&self.swizzle)?;
+        visit.call(&self.zero)?;
+        visit.call(&self.factor)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::operand::DType;
+
 /// One element as an operand stores it.
 pub trait Element: Copy + 'static {
     fn decode(self) -> f64;
@@ -10,8 +12,8 @@ pub trait Element: Copy + 'static {
     /// GPU converts floats, and its low bits.
     fn encode(value: f64) -> Self;
 
-    /// The number at an index. Types of which a byte holds several count the elements of a row,
-    /// which begins at a whole byte.
+    /// The number at an index, from the start of a row or, of types of which a byte holds several,
+    /// from a multiple of 32 elements.
     ///
     /// # Safety
     /// The element is readable. Unaligned, since fields of NumPy records may be.
@@ -27,6 +29,8 @@ macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         with_element!(@match $dtype, $T, $body,
             F64: f64, F32: f32, F16: half::f16, Bf16: half::bf16, I8: i8, U8: u8, I32: i32,
+            U4: $crate::reference::element::U4, I4: $crate::reference::element::I4,
+            E2m1: $crate::reference::element::E2m1,
             E4m3: $crate::reference::element::E4m3, E5m2: $crate::reference::element::E5m2)
     };
     (@match $dtype:expr, $T:ident, $body:expr, $($name:ident: $element:ty),*) => {
@@ -182,6 +186,40 @@ impl<const M: u32> Element for F8<M> {
         let rounded = (bits + (1 << (cut - 1)) - 1 + even) >> cut;
         F8(sign | rounded.min(u64::from(Self::LIMIT)) as u8)
     }
+}
+
+/// Types of weights of 4 bits, in the order of [`DType::packed_place`].
+macro_rules! packed_element {
+    ($($name:ident, $code:ident => $number:expr;)*) => {$(
+        #[derive(Clone, Copy)]
+        #[repr(transparent)]
+        pub struct $name(u8);
+
+        impl Element for $name {
+            fn decode(self) -> f64 {
+                let $code = self.0;
+                $number
+            }
+
+            fn encode(_: f64) -> Self {
+                unreachable!("a weight is never written")
+            }
+
+            unsafe fn load(row: *const Self, index: isize) -> f64 {
+                let (byte, shift) = DType::packed_place(index as usize);
+                // SAFETY: guaranteed by the caller.
+                $name(unsafe { row.add(byte).read() }.0 >> shift & 15).decode()
+            }
+        }
+    )*};
+}
+packed_element! {
+    U4, code => f64::from(code);
+    I4, code => f64::from(code) - 8.0;
+    E2m1, code => {
+        let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+        if code < 8 { magnitude } else { -magnitude }
+    };
 }
 
 #[cfg(test)]

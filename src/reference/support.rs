@@ -7,6 +7,10 @@ use crate::operand::{Class, DType};
 /// The accumulator's type restricts the inputs and does not change the arithmetic: rounding partial
 /// sums as a GPU does, in an order that differs between kernels, would make a worse oracle.
 pub fn multiplies(a: DType, b: DType, accumulator: DType, out: DType) -> bool {
+    if !b.is_whole() {
+        let is_weight = a.class() == Some(Class::Half) && b.is_widened();
+        return is_weight && accumulator == DType::F32 && out.is_whole() && out.is_float();
+    }
     let accumulates = match accumulator {
         DType::I32 => a.is_integer() && b.is_integer(),
         DType::F64 | DType::F32 => a.is_float() || b.is_float(),
@@ -21,7 +25,7 @@ pub fn multiplies(a: DType, b: DType, accumulator: DType, out: DType) -> bool {
 /// Whether the reference computes an elementwise sum of these types. Integer sums are int32, then
 /// narrowed with wrapping (as in torch's casts) or rounded to a float. Other sums are floats.
 pub fn adds(a: DType, b: DType, out: DType) -> bool {
-    let known = |dtype: DType| dtype.is_float() || dtype.is_integer();
+    let known = DType::is_whole;
     let integers = a.is_integer() && b.is_integer();
     let narrow_float = out.class() == Some(Class::Float8);
     known(a) && known(b) && if integers { known(out) && !narrow_float } else { out.is_float() }

@@ -230,7 +230,7 @@ OPERANDS = {
         "source": MX,
         "s": torch.ones(4, 10),
     },
-    "zero points of A, which has dtype float8_e4m3fn; only int8 and uint8": {
+    "zero points of A, which has dtype float8_e4m3fn; only int8, uint8, int4 and uint4": {
         "source": ZEROS,
         "s": torch.ones(4, 3),
         "z": torch.ones(4, 3),

@@ -113,11 +113,16 @@ def float32_precision(precision: str):
 # ---- helpers for tests of many kernels -----------------------------------------------------------
 
 
+def multiplies_codes(kernel: cutlass_api.Kernel) -> bool:
+    """Whether B is a weight of 4 bits, not a tensor (support/codes.py)."""
+    return kernel.metadata.operands.B.dtype.width < 8
+
+
 def every_kernel(cc: int) -> list[cutlass_api.Kernel]:
-    """The kernels that `get_kernels` lists, and those with fast sums, which it lists for arguments
-    that permit them.
+    """The kernels of tensors that `get_kernels` lists, and those with fast sums, which it lists for
+    arguments that permit them.
     """
-    listed = cutlass_api.get_kernels(cc=cc)
+    listed = [kernel for kernel in cutlass_api.get_kernels(cc=cc) if not multiplies_codes(kernel)]
     alike = {
         (isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata), types_of(kernel), order)
         for kernel in filter(truncates, listed)

@@ -34,7 +34,7 @@ PYTHON_FLOORS = [
 #: Imports that run up, each with its reason.
 UPWARDS = {("_stand_in", "inductor"): "in a process that has already imported Inductor"}
 #: The folders of kernels/ from the top; files beside them come first.
-KERNEL_FLOORS = ["", "ladder", "sm90", "quantize", "common"]
+KERNEL_FLOORS = ["", "ladder", "sm90", "skinny", "quantize", "common"]
 #: Folders of src/kernel/ that import folders which import them.
 KERNEL_CIRCLES = {"cost": "the cost models read the configurations of their families"}
 #: Files to check, and those without a limit: the stub has as many lines as the extension has items.

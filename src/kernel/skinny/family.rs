@@ -1,4 +1,5 @@
 use super::config::{Method, Narrow, Skinny};
+use crate::epilogue::{BlockScale, Scaling};
 use crate::kernel::cost;
 use crate::kernel::cost::chips::Target;
 use crate::kernel::cost::query::{CostQuery, Estimate};
@@ -60,6 +61,12 @@ impl Family for Skinny {
 
     fn demands(&self, _types: Types) -> [Demand; 3] {
         [Demand::aligned(self.a, self.align), Demand::aligned(self.b, self.align), Demand::NONE]
+    }
+
+    /// The program multiplies codes of 4 bits by scales of groups of their rows.
+    fn takes_scaling(&self, types: Types, scaling: &Scaling) -> bool {
+        let fits = |of: BlockScale| of.extent == 1 && of.depth.is_multiple_of(16) && !of.is_swizzled;
+        !types.b.is_whole() && scaling.a.is_none() && scaling.b.is_some_and(fits)
     }
 
     fn check_extents(

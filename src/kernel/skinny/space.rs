@@ -98,6 +98,16 @@ const MIXED: &[Variant] = &[
     (16, 16, [64, 256], 2, 4, 1),
 ];
 
+/// Codes of 4 bits as the wide operand, beside rows of 16-bit elements. A row of the narrow operand
+/// has as many bytes as 4 columns of codes, so that tiles have many columns.
+const CODES: &[Variant] = &[
+    (16, 8, [32, 512], 2, 5, 1),
+    (16, 8, [64, 256], 4, 5, 2),
+    (16, 16, [64, 256], 2, 5, 1),
+    (16, 16, [64, 256], 2, 5, 2),
+    (16, 16, [32, 256], 2, 5, 4),
+];
+
 impl Skinny {
     /// The configurations for these types. None for 16-bit operands with float32 output, which
     /// shows rounding errors: other families accumulate more accurately.
@@ -120,7 +130,9 @@ impl Skinny {
                     let k_major = k_major(narrow, a, b);
                     let shapes = match mixed {
                         None => shapes(method, k_major),
-                        Some(side) if side == narrow && k_major == [true, true] => MIXED,
+                        Some(side) if side == narrow && k_major == [true, true] => {
+                            if types.b.is_whole() { MIXED } else { CODES }
+                        }
                         Some(_) => &[],
                     };
                     configs.extend(shapes.iter().map(
