@@ -6,7 +6,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from cutlass_api._dtypes import E8M0, FLOATS
+from cutlass_api._core import ScaledTensor
+from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS
 from cutlass_api.weights._formats import (
     GROUPS,
     Asymmetric,
@@ -169,6 +170,24 @@ class Weight:
     def is_repacked(self) -> bool:
         """Whether ``values`` has the order of kernels."""
         return self.format.packing > 1 and self.values.dtype is REPACKED
+
+    def __cutlass_operand__(self) -> ScaledTensor:
+        """The weight as B (K, N) of :class:`cutlass_api.arguments.GemmArguments`, with its scales.
+
+        Raises ValueError for a permutation, which applies to the columns of A, and for float8.
+        """
+        if self.permutation is not None:
+            raise ValueError(
+                "the weight has a permutation; pass A as x[..., weight.permutation], and a weight "
+                "without it"
+            )
+        if self.format.dtype in FLOAT8:
+            raise ValueError("no kernel multiplies float8 by 16 bits; pass weight.dequantize().t()")
+        fields = self.format.repack(self.fields)
+        scales, zeros = self.format.subtracted(fields)
+        factor = None if fields.factor is None else fields.factor.reshape(-1, 1)
+        element = self.format.kernel_element
+        return ScaledTensor.of_weight(fields.values, element, scales, self.group, zeros, factor)
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are not None by name, as a ``state_dict`` or safetensors saves them."""

@@ -109,6 +109,11 @@ class Format:
         return ELEMENTS[self.element].cuda_name
 
     @property
+    def kernel_element(self) -> str:
+        """The element type after :meth:`repack`, as kernels name it: int4 for an offset of 8."""
+        return self.element.removeprefix("u") if self.offset else self.element
+
+    @property
     def limit(self) -> float:
         """The largest finite number."""
         if self.element in CODES:
@@ -181,17 +186,28 @@ class Format:
         arguments of ``scale_blocks`` by the factor, if the scales apply inside of the sum over K.
         A scale of the whole matrix multiplies the sum, as ``scale_a`` does.
         """
-        operands = {"scale_b": fields.scales.t() if fields.scales.dim() else fields.scales[None]}
-        if fields.zeros is not None:
-            zeros = fields.zeros
-            if self.adds_zero:  # number * scale + zero = (number - -zero / scale) * scale
-                zeros = -zeros.float() / fields.scales.float()
+        scales, zeros = self.subtracted(fields)
+        operands = {"scale_b": scales.t() if scales.dim() else scales[None]}
+        if zeros is not None:
             operands["zero_b"] = zeros.t()
         if fields.factor is not None:
             operands["scale_a"] = fields.factor[None]
         if not self.scales.varies_along_k:
             return operands, {}
         return operands, {"b": self.scales.arguments("b", self.zero is not None)}
+
+    def subtracted(self, fields: Fields) -> tuple[Tensor, Tensor | None]:
+        """The scales, and zero points that are subtracted from numbers.
+
+        number * scale + zero = (number - -zero / scale) * scale. A scale of 0 leaves the zero
+        point: with the scale zero / 2^28, a float32 difference of a number and 2^28 is 2^28.
+        """
+        scales, zeros = fields.scales, fields.zeros
+        if zeros is None or not self.adds_zero:
+            return scales, zeros
+        scales, zeros = scales.float(), zeros.float()
+        scales = scales.where(scales != 0, zeros * 2.0**-28)
+        return scales, (-zeros / scales).where(scales != 0, 0)
 
     # ---- how it is computed -----------------------------------------------------------------
 
