@@ -53,6 +53,11 @@ def test_scales(group):
     assert int(emulate(f"{group}()", "emulation_scales")) > 10
 
 
+@pytest.mark.parametrize("shape, is_thorough", [((5, 70, 352), True), ((20, 130, 608), False)])
+def test_weights_of_4_bits(shape, is_thorough):
+    assert int(emulate(f"check({shape}, {is_thorough})", "emulation_codes")) > 20
+
+
 def test_the_stand_in_forgets_the_tensor_described_longest_ago():
     """It has room for 64 tensors. Here 68 have been described, the first of 60 twice."""
     script = """

@@ -69,6 +69,8 @@ def operand(value: Any) -> Any:
     _emulator.emulator_allow(ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes()))
     # The finalizer also keeps the storage alive.
     weakref.finalize(on_device, _forbid, storage)
+    if value.dim() == 2:
+        on_device.t = lambda: operand(value.t())
     return on_device
 
 
@@ -83,6 +85,15 @@ def _on_device(kind: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
+class _Weights:
+    """In place of ``ScaledTensor``: weights with fields on the simulated device."""
+
+    @staticmethod
+    def of_weight(*fields: Any) -> arguments.ScaledTensor:
+        return arguments.ScaledTensor.of_weight(*map(operand, fields))
+
+
+cutlass_api.weights._classes.ScaledTensor = _Weights
 for _kind in ("Gemm", "GroupedGemm", "Elementwise", "Epilogue"):
     setattr(arguments, f"{_kind}Arguments", _on_device(getattr(arguments, f"{_kind}Arguments")))
 torch.cuda.synchronize = lambda: None

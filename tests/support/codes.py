@@ -1,0 +1,119 @@
+"""Products by weights of 4 bits: all formats, dtypes of activations, scales and zero points."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import cutlass_api
+import torch
+from cutlass_api import quantize
+from cutlass_api.arguments import GemmArguments
+from cutlass_api.weights import NVFP4, UInt4, Weight
+
+from support import memory
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+def uint4(group: int, scales: torch.dtype, zeros: torch.dtype) -> Callable[[int, int], Weight]:
+    """Random codes; zero points 0 to 16, or added, some of them with a scale of 0."""
+
+    def make(n: int, k: int) -> Weight:
+        shape = n, -(-k // group)
+        codes = torch.randint(0, 256, (n, k // 2)).to(torch.uint8)
+        factors = torch.rand(shape) + 0.5
+        if zeros is torch.uint8:
+            return UInt4(codes, factors.to(scales), torch.randint(0, 17, shape).to(zeros))
+        is_constant = torch.rand(shape) < 0.2
+        return UInt4(codes, factors.where(~is_constant, 0).to(scales), torch.randn(shape).to(zeros))
+
+    return make
+
+
+def int4(group: int | None, scales: torch.dtype) -> Callable[[int, int], Weight]:
+    return lambda n, k: quantize.int4(torch.randn(n, k).to(scales), group)
+
+
+def mxfp4(n: int, k: int) -> Weight:
+    return quantize.mxfp4(torch.randn(n, k) * torch.rand(n, 1) * 1e4)
+
+
+def nvfp4_of_rows(n: int, k: int) -> Weight:
+    """Fused layers, each row with a factor of its own."""
+    weight = quantize.nvfp4(torch.randn(n, k))
+    return NVFP4(weight.values, weight.scales, torch.rand(n, 1) * 1e-3)
+
+
+class Case(NamedTuple):
+    """The dtypes of the activations and of the output, and a weight of extents (N, K). ``slack``:
+    the error of float32 sums, relative to the largest sum.
+    """
+
+    wide: torch.dtype
+    out: torch.dtype
+    make: Callable[[int, int], Weight]
+    slack: float = 2e-5
+
+
+#: The kernels differ in the element type, the dtypes of scales and of zero points.
+CASES = {
+    "int4 in groups of 128": Case(BF16, BF16, int4(128, BF16)),
+    "int4, scales of rows": Case(F16, F16, int4(None, F16)),
+    "int4, scales of another dtype": Case(BF16, BF16, int4(32, F16)),
+    "uint4 with zero points": Case(BF16, BF16, uint4(64, BF16, torch.uint8)),
+    "uint4, float32 scales": Case(F16, F16, uint4(128, F32, torch.uint8)),
+    # (q - -zero / scale) * scale may round to the neighbour of what q * scale + zero rounds to.
+    "uint4, added zero points": Case(BF16, BF16, uint4(32, BF16, BF16), 5e-4),
+    "mxfp4": Case(BF16, BF16, mxfp4),
+    "nvfp4": Case(F16, F16, lambda n, k: quantize.nvfp4(torch.randn(n, k))),
+    "nvfp4, factors of rows": Case(BF16, BF16, nvfp4_of_rows),
+    "float32 output": Case(BF16, F32, int4(64, BF16)),
+}
+
+
+class Product(NamedTuple):
+    """A product, and what it may be: with each element of the weight rounded once to the dtype of
+    the activations, as in kernels of tensor cores, or with exact elements.
+    """
+
+    args: GemmArguments
+    slack: float
+    out: torch.Tensor
+    expected: tuple[torch.Tensor, torch.Tensor]
+
+    def is_right(self) -> bool:
+        """Whether the output is one of both, rounded once, up to the error of float32 sums."""
+        eps = torch.finfo(self.out.dtype).eps
+        return any(
+            bool(((self.out.double() - x).abs() <= x.abs() * eps / 2 + self.slack * most).all())
+            for x, most in ((x, x.abs().max() if x.numel() else 0) for x in self.expected)
+        )
+
+
+def product(case: Case, m: int, n: int, k: int) -> Product:
+    weight = case.make(n, k)
+    x = torch.randn(m, k).to(case.wide)
+    factor = 1.0 if weight.factor is None else weight.factor.double().reshape(1, -1)
+    whole = weight.dequantize(F32).double()
+    # The factor of NVFP4 multiplies the sum.
+    elements = whole if weight.factor is None else whole / factor.t()
+    rounded = elements.to(case.wide).double()
+    expected = tuple(
+        (x.double() @ matrix.t() * factor).to(memory.DEVICE) for matrix in (rounded, elements)
+    )
+    out = torch.empty(m, n, dtype=case.out, device=memory.DEVICE)
+    x, weight = x.to(memory.DEVICE), weight.to(memory.DEVICE).repack()
+    args = GemmArguments(x, weight, out, F32)
+    return Product(args, case.slack, out, (expected[0], expected[1]))
+
+
+def failures_of(name: str, shape: tuple[int, int, int], step: int = 1) -> Iterator[str]:
+    """What is wrong with every ``step``-th kernel of a case."""
+    case = product(CASES[name], *shape)
+    kernels = cutlass_api.get_kernels(case.args)
+    assert kernels, f"no kernel for {name}"
+    for kernel in kernels[::step]:
+        case.out.fill_(torch.nan)
+        kernel.run(case.args)
+        memory.synchronize()
+        if not case.is_right():
+            yield f"{kernel.metadata.kernel_name}, {name}, {shape}"
