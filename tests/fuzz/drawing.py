@@ -10,6 +10,7 @@ import cutlass_api
 from support.epilogues import COLUMN, FULL, KEPT_ROW, NUMBER, ONE, ROW, ROW1
 from support.helpers import SELDOM_STORED
 from support.memory import Form
+from support.properties import multiplies_codes
 
 from .cases import ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Operand, Result, Scales, Stage
 from .stages import EXPRESSIONS, OF_TWO, PRODUCT
@@ -86,12 +87,13 @@ def _types(chance: random.Random, operation: str) -> Types:
 
 @cache
 def types_of(operation: str) -> dict[str, list[Types]]:
-    """The types of the kernels for an operation, by the type of A: those of the reference, which
-    has a kernel for all types of the others.
+    """The types of the kernels of tensors for an operation, by the type of A: those of the
+    reference, which has a kernel for all types of the others.
     """
     found: dict[str, list[Types]] = {}
     for kernel in cutlass_api.get_kernels(providers=["reference"]):
-        if kernel.metadata.kernel_name.startswith(f"reference_{operation}_"):
+        is_of_tensors = not multiplies_codes(kernel)
+        if is_of_tensors and kernel.metadata.kernel_name.startswith(f"reference_{operation}_"):
             operands = kernel.metadata.operands
             accumulator = getattr(operands, "accumulator_type", operands.out.dtype)
             dtypes = (operands.A.dtype, operands.B.dtype, accumulator, operands.out.dtype)

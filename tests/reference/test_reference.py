@@ -25,8 +25,13 @@ from support.helpers import (
     run_python,
     same,
 )
+from support.properties import multiplies_codes
 
-REFERENCE = cutlass_api.get_kernels(providers=["reference"])
+REFERENCE = [
+    kernel
+    for kernel in cutlass_api.get_kernels(providers=["reference"])
+    if not multiplies_codes(kernel)
+]
 
 
 def types_of(operation):

@@ -1,0 +1,82 @@
+"""Weights of 4 bits as B of GemmArguments, on the CPU."""
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api import quantize
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.weights import Int4
+from support import codes, memory
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setattr(memory, "DEVICE", torch.device("cpu"))
+
+
+@pytest.mark.parametrize("shape", [(5, 70, 352), (1, 3, 1056), (0, 8, 64), (4, 0, 64)], ids=str)
+@pytest.mark.parametrize("name", codes.CASES)
+def test_a_weight_multiplies_as_its_matrix(name, shape):
+    assert not list(codes.failures_of(name, shape))
+
+
+def product_of(weight, x=None, **options):
+    n, k = weight.shape
+    x = torch.randn(5, k, dtype=torch.bfloat16) if x is None else x
+    out = torch.empty(5, n, dtype=x.dtype)
+    return GemmArguments(x, weight, out, torch.float32, **options), x, out
+
+
+def test_the_epilogue_of_the_user_follows_the_scales_and_the_factor():
+    weight = quantize.nvfp4(torch.randn(24, 64))
+    bias, out = torch.randn(24), torch.empty(5, 24, dtype=torch.bfloat16)
+    source = "def f(accum, bias):\n    D = relu(accum + bias)\n    return D\n"
+    epilogue = EpilogueArguments(source, bias=bias, D=out)
+    args, x, _ = product_of(weight, epilogue=epilogue)
+    cutlass_api.get_kernels(args)[0].run(args)
+    expected = (x.double() @ weight.dequantize(torch.float32).double().t() + bias).relu()
+    torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_arguments_follow_the_memory_of_a_weight():
+    weight = quantize.int4(torch.randn(24, 64)).repack()
+    args, x, out = product_of(weight)
+    kernel = cutlass_api.get_kernels(args)[0]
+    kernel.run(args)
+    first = out.clone()
+    weight.values.copy_(quantize.int4(torch.randn(24, 64)).repack().values)
+    kernel.run(args)
+    assert not torch.equal(out, first)
+    expected = x.double() @ weight.dequantize(torch.float32).double().t()
+    torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=5e-2)
+
+
+def test_mxfp4_refuses_float16():
+    with pytest.raises(IndexError, match=r"whose powers of two exceed the range.*bfloat16"):
+        args, *_ = product_of(quantize.mxfp4(torch.randn(8, 64)), torch.ones(5, 64).half())
+        cutlass_api.get_kernels(args)[0]
+
+
+def test_a_permutation_and_float8_are_refused_by_name():
+    weight = quantize.int4(torch.randn(8, 64))
+    order = torch.arange(63, -1, -1, dtype=torch.int32)
+    permuted = Int4(weight.values, weight.scales, order)
+    with pytest.raises(ValueError, match=r"pass A as x\[..., weight.permutation\]"):
+        product_of(permuted)
+    with pytest.raises(ValueError, match=r"float8 by 16 bits; pass weight.dequantize\(\).t\(\)"):
+        product_of(quantize.fp8(torch.randn(8, 64)))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float8_e4m3fn, torch.int8], ids=lambda dtype: str(dtype)[6:]
+)
+def test_other_activations_find_no_kernel(dtype):
+    args, *_ = product_of(quantize.int4(torch.randn(8, 64)), torch.ones(5, 64).to(dtype))
+    assert not cutlass_api.get_kernels(args)
+
+
+def test_a_tensor_of_4_bits_is_no_weight():
+    """Its elements have another order."""
+    packed = torch.zeros(64, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    x, out = torch.ones(5, 64, dtype=torch.bfloat16), torch.empty(5, 4, dtype=torch.bfloat16)
+    assert not cutlass_api.get_kernels(GemmArguments(x, packed, out, torch.float32))
