@@ -18,7 +18,7 @@ PYTEST := python -m pytest -q --dist worksteal
 TIMING = $(shell grep -rl mark.timing tests --include='test_*.py')
 # The environment of `test-torch`.
 TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH: make test-torch TORCH=2.11.0))
-SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
+SOURCES := .cargo/config.toml $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
 WHEEL_TARGETS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.[ch]')
 

@@ -65,7 +65,8 @@ impl Family for Skinny {
 
     /// The program multiplies codes of 4 bits by scales of groups of their rows.
     fn takes_scaling(&self, types: Types, scaling: &Scaling) -> bool {
-        let fits = |of: BlockScale| of.extent == 1 && of.depth.is_multiple_of(16) && !of.is_swizzled;
+        let fits =
+            |of: BlockScale| of.extent == 1 && of.depth.is_multiple_of(16) && !of.is_swizzled;
         !types.b.is_whole() && scaling.a.is_none() && scaling.b.is_some_and(fits)
     }
 
