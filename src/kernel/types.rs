@@ -130,6 +130,11 @@ impl Types {
             ("pass accumulator_type as", |types| types.accumulator),
             ("pass an output in", |types| types.out),
         ];
+        if self.a.is_of_4_bits() || self.b.is_of_4_bits() {
+            return Some(
+                "pass B as a weight of cutlass_api.weights, which kernels read".to_owned(),
+            );
+        }
         // No cast makes a weight of packed elements.
         let can_cast = |types: &Types| types.b.is_whole() || types.b == self.b;
         let mut served: Vec<Types> = served.filter(can_cast).collect();

@@ -376,6 +376,11 @@ impl DType {
         self.is_computed() && self.packing() == 1
     }
 
+    /// Whether a framework's tensor has elements of 4 bits, in an order that no kernel reads.
+    pub fn is_of_4_bits(self) -> bool {
+        matches!(self, DType::Other { bits: 4, .. })
+    }
+
     /// Whether kernels compute with this type and values are floating-point numbers.
     pub fn is_float(self) -> bool {
         self.is_computed() && !self.is_integer()

@@ -426,6 +426,12 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
         return Ok(None);
     }
     let name = tensor.getattr("dtype")?.getattr("name")?;
+    if DType::describe(name.extract::<&str>()?).is_of_4_bits() {
+        return Err(PyValueError::new_err(format!(
+            "has dtype {name}, one element in a byte; pack it (cutlass_api.weights.pack) and pass a \
+             weight of cutlass_api.weights"
+        )));
+    }
     let dtype = DType::from_name(name.extract::<&str>()?);
     Ok(dtype.filter(|dtype| dtype.element().is_some_and(Element::is_of_ml_dtypes)))
 }

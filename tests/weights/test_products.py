@@ -1,6 +1,8 @@
 """Weights of 4 bits as B of GemmArguments, on the CPU."""
 
 import cutlass_api
+import ml_dtypes
+import numpy
 import pytest
 import torch
 from cutlass_api import quantize
@@ -75,8 +77,22 @@ def test_other_activations_find_no_kernel(dtype):
     assert not cutlass_api.get_kernels(args)
 
 
-def test_a_tensor_of_4_bits_is_no_weight():
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: torch.empty(64, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "pass B"),
+        (
+            lambda: torch.empty(64, 4, dtype=torch.uint4),
+            "pass B as a weight of cutlass_api.weights",
+        ),
+        (lambda: numpy.zeros((64, 4), dtype=ml_dtypes.int4), r"B has dtype int4, .*weights.pack"),
+        (
+            lambda: numpy.zeros((64, 4), dtype=ml_dtypes.float4_e2m1fn),
+            r"float4_e2m1fn, one element",
+        ),
+    ],
+)
+def test_a_tensor_of_4_bits_is_no_weight(make, message):
     """Its elements have another order."""
-    packed = torch.zeros(64, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
-    x, out = torch.ones(5, 64, dtype=torch.bfloat16), torch.empty(5, 4, dtype=torch.bfloat16)
-    assert not cutlass_api.get_kernels(GemmArguments(x, packed, out, torch.float32))
+    with pytest.raises(ValueError, match=message):
+        cutlass_api.matmul(torch.ones(5, 64, dtype=torch.bfloat16), make())
