@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from cutlass_api.ops import int8_mm as int8_mm
     from cutlass_api.ops import linear as linear
     from cutlass_api.ops import mixed_mm as mixed_mm
+    from cutlass_api.ops import quantized_linear as quantized_linear
     from cutlass_api.ops import scaled_grouped_mm as scaled_grouped_mm
     from cutlass_api.ops import scaled_mm as scaled_mm
     from cutlass_api.tuning import autotune as autotune
@@ -71,7 +72,13 @@ _stand_in.install()
 
 #: The functions that this package exports from modules that it imports at first use.
 _FUNCTIONS = {
-    **dict.fromkeys(("int8_mm", "linear", "mixed_mm", "scaled_grouped_mm", "scaled_mm"), "ops"),
+    **dict.fromkeys(
+        (
+            *("int8_mm", "linear", "mixed_mm", "quantized_linear"),
+            *("scaled_grouped_mm", "scaled_mm"),
+        ),
+        "ops",
+    ),
     **dict.fromkeys(("autotune", "autotuned"), "tuning"),
 }
 

@@ -1,5 +1,6 @@
 """The operators under test, in the order of the guide's table."""
 
-from operators import dense, eight_bits, fused
+from operators import dense, eight_bits, fused, quantized_linear
 
-CASES = {case.name: case for group in (dense, fused, eight_bits) for case in group.CASES}
+GROUPS = (dense, fused, eight_bits, quantized_linear)
+CASES = {case.name: case for group in GROUPS for case in group.CASES}

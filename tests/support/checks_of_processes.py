@@ -30,6 +30,7 @@ from support.distributed_calls import (
     FACTOR,
     SWIGLU,
     ends,
+    int4,
     integers,
     rand,
     scales,
@@ -127,6 +128,7 @@ GRADIENTS = {
     ],
     "grouped_mm": [(rand(9, 12), rand(3, 12, 16), ends(4, 4, 9))],
     "mixed_mm": [(rand(8, 12).half(), integers(12, 16), scales(16))],
+    "quantized_linear": [(rand(8, 128).half(), *int4(16, 128, 32))],
     "mm_epilogue": [
         (rand(8, 12), rand(12, 16), [rand(16)], BIAS_RELU),
         (rand(8, 16, dtype=BF16), FACTOR, [FACTOR.neg()], SWIGLU),

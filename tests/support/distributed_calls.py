@@ -1,6 +1,7 @@
 """Calls of each operator that the ranks of a process group check."""
 
 import torch
+from cutlass_api import quantize
 from cutlass_api.ops import _epilogues
 
 F8, E8M0, BF16 = torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.bfloat16
@@ -45,6 +46,14 @@ SWIGLU = "def epilogue(accum, other):\n    D = silu(accum) * product(other)\n   
 #: Column-major: a GPU has no kernel of two products for others.
 FACTOR = rand(32, 16, dtype=BF16).mT
 SCALED = _epilogues.scaled("scale_a", "scale_b", blocks={"a": "a_block=(1, 128)"})
+
+
+def int4(n, k, group, repacked=True):
+    """The fields of a weight, and the name of its class."""
+    weight = quantize.int4(rand(n, k), group)
+    weight = weight.repack() if repacked else weight
+    return *weight.fields, None, "Int4"
+
 
 #: Calls of each operator by the dimensions of the product that shard them on the mesh: `+` stands
 #: for a factor that is a partial sum.
@@ -111,6 +120,17 @@ CALLS = {
         ("l m n", rand(4, 8, 12), rand(12, 16), [rand(4, 1, 16)], BIAS_RELU),
         # Only replicated.
         ("", *float8(8, 16, 128), [scales(8, 1), scales(1)], SCALED),
+    ],
+    "quantized_linear": [
+        ("m0 n k +", rand(8, 256).half(), *int4(16, 256, 64), rand(16)),
+        ("m0 m1 n k +", rand(4, 8, 128).half(), *int4(16, 128, 32, repacked=False)),
+        # Three groups are not split between ranks, nor is the argument of an activation.
+        ("m0 n +", rand(8, 96).half(), *int4(16, 96, 32)),
+        ("m0 n", rand(8, 128).half(), *int4(16, 128, None), rand(16), "gelu"),
+    ],
+    "quantized_linear_grad": [
+        ("m0 k n +", rand(8, 16).half(), *int4(16, 256, 64)),
+        ("m0 k n +", rand(8, 16).half(), *int4(16, 128, None, repacked=False)),
     ],
     "quantize": [
         ("", rand(8, 16), F8, [-1, -1]),

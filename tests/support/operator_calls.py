@@ -58,6 +58,11 @@ def ends(*rows, device="cpu"):
     return torch.tensor(rows, dtype=torch.int32, device=device)
 
 
+def int4(t):
+    """The fields of a weight (6, 32), and the name of its class."""
+    return t(6, 4).int(), t(6, 1), None, None, None, "Int4"
+
+
 def operator_of(case):
     return getattr(OPS, case.partition(",")[0])
 
@@ -81,6 +86,8 @@ EVERY = {
         *(t(9, 8).to(F8), t(3, 8, 6).to(F8)),
         *(t(9, 1).abs(), t(3).abs(), ends(4, 4, 9)),
     ),
+    "quantized_linear": lambda t: (t(4, 32).half(), *int4(t), t(6), "gelu"),
+    "quantized_linear_grad": lambda t: (t(4, 6).half(), *int4(t)),
     "quantize": lambda t: (t(4, 8), torch.uint8, [1, 128]),
 }
 assert EVERY.keys() == OPERATORS.keys()

@@ -23,12 +23,7 @@ PREACTIVATION_DERIVATIVES = tuple(name for name in ACTIVATIONS if FUNCTIONS[name
 @cache
 def linear(activation: str | None, has_bias: bool, returns_preactivation: bool = False) -> str:
     """D = activation(accum + bias), and the argument of the activation as a second output."""
-    name = activation or "identity"
-    if name not in ACTIVATIONS:
-        known = ", ".join(sorted(ACTIVATIONS))
-        raise ValueError(
-            f"cutlass_api::linear: activation is {activation!r}; pass None or one of {known}"
-        )
+    name = known_activation("linear", activation)
     bias, added = (", bias", " + bias") if has_bias else ("", "")
     outputs = "D, preactivation" if returns_preactivation else "D"
     return (
@@ -39,12 +34,25 @@ def linear(activation: str | None, has_bias: bool, returns_preactivation: bool =
     )
 
 
+def known_activation(operator: str, activation: str | None) -> str:
+    """The name of an activation. Raises ValueError for others."""
+    name = activation or "identity"
+    if name not in ACTIVATIONS:
+        known = ", ".join(sorted(ACTIVATIONS))
+        raise ValueError(
+            f"cutlass_api::{operator}: activation is {activation!r}; pass None or one of {known}"
+        )
+    return name
+
+
 def scaled(
     *operands: str,
     blocks: Mapping[str, str] | None = None,
     bounds: tuple[int, int] | None = None,
+    activation: str | None = None,
 ) -> str:
-    """D = (accum * scale_a * scale_b + bias) * scale_result, without what is not an operand.
+    """D = activation(accum * scale_a * scale_b + bias) * scale_result, without what is not an
+    operand.
 
     ``bounds``: of an integer output that saturates, D = clamp(round(D) + zero_point, *bounds).
     ``blocks``: for each factor, ``a`` or ``b``, whose scales vary along K, the arguments of
@@ -60,6 +68,8 @@ def scaled(
     value = " * ".join([value, *(name for name in whole if name in operands)])
     if "bias" in operands:
         value = f"{value} + bias"
+    if activation is not None:
+        value = f"{activation}({value})"
     if "scale_result" in operands:
         value = f"({value}) * scale_result"
     if bounds is not None:

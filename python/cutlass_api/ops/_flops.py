@@ -10,7 +10,9 @@ from cutlass_api.ops._operators import OPERATORS
 
 def register(operator: Operator) -> None:
     def formula(*args: Any, out_shape: Any = None, **options: Any) -> Any:
-        return operator.flops(operator.bind(args, options))
+        call = operator.bind(args, options)
+        call.out_shape = out_shape
+        return operator.flops(call)
 
     register_flop_formula(getattr(OPS, operator.name))(formula)
 

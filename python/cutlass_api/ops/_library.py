@@ -76,15 +76,22 @@ def launch(
     epilogue: str | None = None,
     offsets: Tensor | None = None,
     fast_sums: bool = False,
+    element: str | None = None,
 ) -> Any:
-    """Runs ``launch_gemm`` and returns ``out``. Errors name the operator.
+    """Runs ``launch_gemm`` and returns ``out``. Errors name the operator. ``element``: the type of
+    4 bits of B, which is then the int32 words (N, K / 8) of a repacked weight.
 
     For FakeTensors and meta tensors, raises what the launch of real tensors would raise.
     """
     if not isinstance(A, FakeTensor):
         try:
             launch_gemm(
-                A, B, *operands, out=out, epilogue=epilogue, offsets=offsets, fast_sums=fast_sums
+                *(A, B, *operands),
+                out=out,
+                epilogue=epilogue,
+                offsets=offsets,
+                fast_sums=fast_sums,
+                element=element,
             )
             return out
         except (TypeError, ValueError, BufferError) as error:
@@ -97,6 +104,7 @@ def launch(
             epilogue=epilogue,
             offsets=offsets,
             fast_sums=fast_sums,
+            element=element,
         )
     return out
 
@@ -116,6 +124,7 @@ def check(
     epilogue: str | None,
     offsets: Tensor | None,
     fast_sums: bool = False,
+    element: str | None = None,
 ) -> None:
     """Checks a launch of FakeTensors. A symbolic size counts as that of the example input, and the
     device meta as the CPU.
@@ -127,13 +136,20 @@ def check(
         a, b, *others = map(example, (A, B, *operands))
         outs = tuple(map(example, out)) if isinstance(out, tuple) else example(out)
         ends = None if offsets is None else example(offsets)
-        check_gemm(a, b, *others, out=outs, epilogue=epilogue, offsets=ends, fast_sums=fast_sums)
+        check_gemm(
+            *(a, b, *others),
+            out=outs,
+            epilogue=epilogue,
+            offsets=ends,
+            fast_sums=fast_sums,
+            element=element,
+        )
     except DataDependentSize:
         pass  # the launch checks the operands
     except (TypeError, ValueError, BufferError) as error:
         raise type(error)(f"cutlass_api::{operator}: {error}") from None
     # A guard: the compiled code serves operands that agree in K.
-    torch._check(A.shape[-1] == B.shape[-2])
+    torch._check(A.shape[-1] == (B.shape[-2] if element is None else 8 * B.shape[-1]))
 
 
 class DataDependentSize(Exception):

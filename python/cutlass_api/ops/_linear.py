@@ -110,7 +110,7 @@ def launch_linear(
     if weight.dim() == 1:
         weight, bias = weight[None], of_one_column(bias)
         outs = tuple(out[..., None] for out in outs)
-    operands = () if bias is None else (bias_of_rows(bias, outs[0].shape),)
+    operands = () if bias is None else (bias_of_rows("linear", bias, outs[0].shape),)
     matrices = tuple(map(matrix, outs))
     out = matrices if len(matrices) > 1 else matrices[0]
     launch("linear", rows_of(input), weight.t(), *operands, out=out, epilogue=epilogue)
@@ -121,7 +121,7 @@ def of_one_column(bias: Tensor | None) -> Tensor | None:
     return bias if bias is None or bias.dim() == 0 else bias[..., None]
 
 
-def bias_of_rows(bias: Tensor, shape: Sequence[int]) -> Tensor:
+def bias_of_rows(operator: str, bias: Tensor, shape: Sequence[int]) -> Tensor:
     """A bias that broadcasts to an output of this shape, for the matrix of the output's rows."""
     if bias.dim() <= 1 or bias.dim() == len(shape) == 2:
         return bias
@@ -130,7 +130,7 @@ def bias_of_rows(bias: Tensor, shape: Sequence[int]) -> Tensor:
     except RuntimeError:
         reason = "does not broadcast to the output's shape"
         raise refuse(
-            "linear", f"bias with shape {list(bias.shape)} {reason} {list(shape)}"
+            operator, f"bias with shape {list(bias.shape)} {reason} {list(shape)}"
         ) from None
 
 
@@ -247,7 +247,7 @@ def of_weights(call: Call, dims: Call, size: int, activation: str | None) -> Ten
     if bias is not None:
         shape = (*leading, weight.shape[-2])
         if dims.bias is None:
-            bias = bias_of_rows(bias, shape)
+            bias = bias_of_rows("linear", bias, shape)
         else:
             bias = front(bias, dims.bias, max(1, len(leading)) + 1)
             if len(leading) > 1:

@@ -26,6 +26,9 @@ class Call:
     with the mapped dimensions.
     """
 
+    #: For a rule for FLOPs: the shape of the result.
+    out_shape: Any
+
     def __init__(self, operator: "Operator", values: Sequence[Any]) -> None:
         self.operator = operator
         self.__dict__.update(zip(operator.names, values, strict=True))
@@ -46,15 +49,15 @@ class Call:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def replace(self, **values: Any) -> "Call":
-        return Call(self.operator, list({**self.values, **values}.values()))
+        return Call(self.operator, list({**self.by_name, **values}.values()))
 
     @property
-    def values(self) -> dict[str, Any]:
+    def by_name(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.operator.names}
 
     def run(self, operator: Any = None, **others: Any) -> Any:
         """Calls the operator, or another one, with other options that this one lacks."""
-        args, options = self.operator.split(list(self.values.values()))
+        args, options = self.operator.split(list(self.by_name.values()))
         return (operator or self.operator.overload)(*args, **{**options, **others})
 
 

@@ -9,11 +9,12 @@ from cutlass_api.ops import (
     _linear,
     _quantization,
     _quantized,
+    _quantized_linear,
     _vmap,
 )
 from cutlass_api.ops._operator import Operator
 
-GROUPS = (_dense, _linear, _grouped, _quantized, _quantization, _fused)
+GROUPS = (_dense, _linear, _grouped, _quantized, _quantized_linear, _quantization, _fused)
 #: The records by name, in the order of the guide's table.
 OPERATORS: dict[str, Operator] = {
     operator.name: operator for group in GROUPS for operator in group.OPERATORS

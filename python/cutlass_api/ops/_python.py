@@ -21,6 +21,7 @@ from cutlass_api.fusion import activation as activations
 from cutlass_api.ops._broadcast import product
 from cutlass_api.ops._library import proxies_of
 from cutlass_api.ops._operator import OPS
+from cutlass_api.weights._classes import Weight
 
 
 def linear(
@@ -43,6 +44,47 @@ def linear(
     if callable(activation):
         activation = activation_name(activation)
     return OPS.linear(input, weight, bias, activation)
+
+
+def quantized_linear(
+    input: Tensor,
+    weight: Weight,
+    bias: Tensor | None = None,
+    activation: str | Callable[..., Any] | None = None,
+) -> Tensor:
+    """activation(input @ weight.dequantize().T + bias), in one launch, which reads the weight's
+    stored elements.
+
+    - ``input``: shape (*, K), float16 or bfloat16, on the device of the weight. The result has
+      shape (*, N), and this dtype.
+    - ``weight``: any class of :mod:`cutlass_api.weights`. ``weight.repack()`` returns it in the
+      order that kernels read; of another order, each call makes a copy in that order. The columns
+      of ``input`` are copied in the order of a ``permutation``. Of :class:`Float8
+      <cutlass_api.weights.Float8>`, each call makes a copy in the dtype of ``input``.
+    - ``bias``, ``activation``: as for :func:`linear`.
+
+    The accumulator, scales, bias and activation are float32, and are rounded once. Zero points,
+    scales of groups and scales of :class:`NVFP4 <cutlass_api.weights.NVFP4>` may first apply to the
+    elements, which are then rounded to the dtype of ``input`` once.
+
+    ``input`` and ``bias`` have gradients. That of ``input`` is computed with a copy of the weight
+    in its dtype. Autocast casts ``input`` and ``bias``. Compiled and exported graphs hold one
+    operator.
+
+    Raises TypeError if ``weight`` is of no such class, and ValueError if shapes, dtypes or devices
+    do not match, or the activation is unknown. :class:`MXFP4 <cutlass_api.weights.MXFP4>` and
+    float16 raise ValueError: float16 does not have the range of the scales. The backward of fields
+    of the weight raises RuntimeError.
+    """
+    if not isinstance(weight, Weight):
+        raise TypeError(
+            f"cutlass_api.quantized_linear: weight is {type(weight).__name__}; pass a weight of "
+            "cutlass_api.weights, or call cutlass_api.linear"
+        )
+    if callable(activation):
+        activation = activation_name(activation)
+    fields = (*weight.fields, weight.permutation)
+    return OPS.quantized_linear(input, *fields, type(weight).__name__, bias, activation)
 
 
 def activation_name(function: Callable[..., Any]) -> str:

@@ -102,18 +102,20 @@ class Weight:
         if k % 32:
             raise ValueError(f"K is {k}; pad the weight and the activations to a multiple of 32")
         shape = tuple(self.scales.shape)
-        shapes = {each.layout(n, k)["scales"][0]: each for each in reversed(formats)}
-        if shape not in shapes:
-            served = [f"{list(key)} (a {each.scales.name()})" for key, each in shapes.items()]
+        # Not by a dictionary: symbolic sizes have no hash.
+        shapes = [each.layout(n, k)["scales"][0] for each in formats]
+        pairs = zip(shapes, self._formats(self.scales.dtype), strict=True)
+        found = next((each for served, each in pairs if served == shape), None)
+        if found is None:
+            named: dict[str, str] = {}
+            for served, each in zip(shapes, formats, strict=True):
+                named.setdefault(str(list(served)), f"{list(served)} (a {each.scales.name()})")
             hint = ", such as scales.t()" if shape[::-1] in shapes else ""
             raise ValueError(
                 f"scales has shape {list(shape)} for a weight {[n, k]}; pass "
-                f"{' or '.join(served[::-1])}{hint}"
+                f"{' or '.join(named.values())}{hint}"
             )
-        found = shapes[shape].scales
-        return next(
-            each for each in self._formats(self.scales.dtype) if each.scales[:2] == found[:2]
-        )
+        return found
 
     def _check_permutation(self) -> None:
         order, k = self.permutation, self.shape[1]
@@ -207,6 +209,13 @@ class Weight:
                 "(permutation is optional)"
             )
         return cls(**tensors)
+
+    @classmethod
+    def _of_checked(cls: type[Self], tensors: dict[str, Tensor], format: Format) -> Self:
+        """The weight with contiguous tensors that fit a format, without checks."""
+        weight = cls.__new__(cls)
+        vars(weight).update(tensors, format=format)
+        return weight
 
     def to(self: Self, device: torch.device | str | int) -> Self:
         """The weight on another device."""
@@ -379,6 +388,10 @@ class UInt8(Weight):
 
     def _find_format(self) -> Format:
         return _with_zeros(super()._find_format(), self.zeros, (torch.uint8,))
+
+
+#: The classes by name.
+CLASSES: dict[str, type[Weight]] = {each.__name__: each for each in Weight.__subclasses__()}
 
 
 def _with_zeros(format: Format, zeros: Tensor, dtypes: tuple[torch.dtype, ...]) -> Format:

@@ -184,17 +184,17 @@ class Format:
     def of_product(self, fields: Fields) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The matrix as B (K, N) of a product: the operands of ``scale_b`` and ``zero_b``, and the
         arguments of ``scale_blocks`` by the factor, if the scales apply inside of the sum over K.
-        A scale of the whole matrix multiplies the sum, as ``scale_a`` does.
+        Others multiply the sum, as the factor does, which is ``scale_a``.
         """
         scales, zeros = self.subtracted(fields)
         operands = {"scale_b": scales.t() if scales.dim() else scales[None]}
         if zeros is not None:
             operands["zero_b"] = zeros.t()
         if fields.factor is not None:
-            operands["scale_a"] = fields.factor[None]
-        if not self.scales.varies_along_k:
+            operands["scale_a"] = fields.factor.reshape(1, -1)
+        if not self.scales.varies_along_k and zeros is None:
             return operands, {}
-        return operands, {"b": self.scales.arguments("b", self.zero is not None)}
+        return operands, {"b": self.scales.arguments("b", zeros is not None)}
 
     def subtracted(self, fields: Fields) -> tuple[Tensor, Tensor | None]:
         """The scales, and zero points that are subtracted from numbers.
