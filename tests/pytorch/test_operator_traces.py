@@ -26,6 +26,7 @@ def all_operators(a, b, weight, bias):
     # These have no gradients, except for the float operand of mixed_mm.
     x, y = a.detach(), b.detach()
     integer, narrow = (y * 8).to(torch.int8), y.to(F8)
+    words, factors = (y.t().repeat(1, 2)[:, :4] * 99).int(), scale.t()  # of a weight (6, 32)
     eight_bits = (
         OPS.int_mm((x * 8).to(torch.int8), integer)
         + OPS.mixed_mm(a.half(), integer, scale).float()
@@ -36,6 +37,9 @@ def all_operators(a, b, weight, bias):
             out_dtype=torch.float32,
         )
         + OPS.mixed_mm(a.half().expand(2, *a.shape), integer, scale)[1].float()
+        + OPS.quantized_linear(
+            x.half().repeat(1, 4), words, factors, None, None, None, "Int4"
+        ).float()
         + OPS.scaled_grouped_mm(
             x.to(F8), narrow.expand(2, 8, 6), one, scale.expand(2, 1, 6), rows, torch.float32
         )
