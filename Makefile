@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed-test
 # Installs extras of pyproject.toml. uv installs torch in a fraction of pip's time.
 REQUIRE := $(BIN)/uv pip install --quiet --requirements pyproject.toml
-# Two processes: tests of times run alone, behind the others.
+# Two processes, each with one thread of torch: tests of times run alone, behind the others.
 PYTEST := python -m pytest -q --dist worksteal
 # The files with tests of times. To collect all files takes 15 s.
 TIMING = $(shell grep -rl mark.timing tests --include='test_*.py')
@@ -40,11 +40,11 @@ test-rust: ## the tests of the Rust core and of the emulator
 	cargo test --quiet --workspace
 
 test-python: $(INSTALLED) ## pytest; without a GPU, tests that need one are skipped
-	$(BIN)/$(PYTEST) -n 2 -m "not timing"
+	OMP_NUM_THREADS=1 $(BIN)/$(PYTEST) -n 2 -m "not timing"
 	$(BIN)/$(PYTEST) -m timing $(TIMING)
 
 test-operators: $(INSTALLED) ## all samples of torch's products through all its transforms
-	TEST_OPERATORS=all $(BIN)/$(PYTEST) -n 2 tests/operators
+	OMP_NUM_THREADS=1 TEST_OPERATORS=all $(BIN)/$(PYTEST) -n 2 tests/operators
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	$(BIN)/$(PYTEST) -m gpu
