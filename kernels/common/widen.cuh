@@ -135,13 +135,12 @@ __device__ __forceinline__ unsigned widen_codes(unsigned word) {
 }
 
 // The scale and the zero point of a row of codes of 4 bits: an element is (number - zero) * scale,
-// rounded once. PAIRED: both are exact in the wide type, in which a difference of small integers is
-// exact, too. Else float32 numbers.
+// rounded once. PAIRED: both are exact in the wide type, as is a difference of integers of 8 bits.
+// Else float32 numbers: a zero point may have a fraction.
 template <class Wide, class Scale, class Zero, bool HAS_ZERO> struct CodeFactor {
-  static constexpr bool PAIRED =
-      (is_same<Scale, Wide> || is_same<Scale, e4m3> ||
-       (is_same<Scale, e8m0> && is_same<Wide, bf16>)) &&
-      (!HAS_ZERO || is_same<Zero, u8> || is_same<Zero, s8> || is_same<Zero, Wide>);
+  static constexpr bool PAIRED = (is_same<Scale, Wide> || is_same<Scale, e4m3> ||
+                                  (is_same<Scale, e8m0> && is_same<Wide, bf16>)) &&
+                                 (!HAS_ZERO || is_same<Zero, u8> || is_same<Zero, s8>);
   using Number = typename Conditional<PAIRED, unsigned, f32>::Type;
   Number scale, zero;
 

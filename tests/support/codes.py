@@ -1,6 +1,7 @@
 """Products by weights of 4 bits: all formats, dtypes of activations, scales and zero points."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import cutlass_api
@@ -8,6 +9,7 @@ import torch
 from cutlass_api import quantize
 from cutlass_api.arguments import GemmArguments
 from cutlass_api.weights import NVFP4, UInt4, Weight
+from cutlass_api.weights._formats import Format
 
 from support import memory
 
@@ -27,6 +29,20 @@ def uint4(group: int, scales: torch.dtype, zeros: torch.dtype) -> Callable[[int,
         return UInt4(codes, factors.where(~is_constant, 0).to(scales), torch.randn(shape).to(zeros))
 
     return make
+
+
+class Subtracting(UInt4):
+    """Floating-point zero points that are subtracted, as an epilogue with ``scale_blocks`` may."""
+
+    def _find_format(self) -> Format:
+        return replace(super()._find_format(), adds_zero=False)
+
+
+def zeros_with_fractions(n: int, k: int) -> Weight:
+    shape = n, k // 32
+    codes = torch.randint(0, 256, (n, k // 2)).to(torch.uint8)
+    scales, zeros = torch.rand(shape) + 0.5, 16 * torch.rand(shape)
+    return Subtracting(codes, scales.bfloat16(), zeros.bfloat16())
 
 
 def int4(group: int | None, scales: torch.dtype) -> Callable[[int, int], Weight]:
@@ -63,6 +79,7 @@ CASES = {
     "uint4, float32 scales": Case(F16, F16, uint4(128, F32, torch.uint8)),
     # (q - -zero / scale) * scale may round to the neighbour of what q * scale + zero rounds to.
     "uint4, added zero points": Case(BF16, BF16, uint4(32, BF16, BF16), 5e-4),
+    "uint4, zero points with fractions": Case(BF16, BF16, zeros_with_fractions),
     "mxfp4": Case(BF16, BF16, mxfp4),
     "nvfp4": Case(F16, F16, lambda n, k: quantize.nvfp4(torch.randn(n, k))),
     "nvfp4, factors of rows": Case(BF16, BF16, nvfp4_of_rows),
@@ -78,7 +95,7 @@ class Product(NamedTuple):
     args: GemmArguments
     slack: float
     out: torch.Tensor
-    expected: tuple[torch.Tensor, torch.Tensor]
+    expected: list[torch.Tensor]
 
     def is_right(self) -> bool:
         """Whether the output is one of both, rounded once, up to the error of float32 sums."""
@@ -97,13 +114,13 @@ def product(case: Case, m: int, n: int, k: int) -> Product:
     # The factor of NVFP4 multiplies the sum.
     elements = whole if weight.factor is None else whole / factor.t()
     rounded = elements.to(case.wide).double()
-    expected = tuple(
+    expected = [
         (x.double() @ matrix.t() * factor).to(memory.DEVICE) for matrix in (rounded, elements)
-    )
+    ]
     out = torch.empty(m, n, dtype=case.out, device=memory.DEVICE)
     x, weight = x.to(memory.DEVICE), weight.to(memory.DEVICE).repack()
     args = GemmArguments(x, weight, out, F32)
-    return Product(args, case.slack, out, (expected[0], expected[1]))
+    return Product(args, case.slack, out, expected)
 
 
 def failures_of(name: str, shape: tuple[int, int, int], step: int = 1) -> Iterator[str]:
