@@ -29,9 +29,6 @@ impl Sm90 {
     /// overhangs the output lie outside.
     pub fn occupied(&self, grid: &TileGrid) -> f64 {
         let share = |at: usize| {
-            if self.cluster[at] == 1 {
-                return 1.0;
-            }
             let tiles = (grid.extent[at] / f64::from(self.tile[at])).ceil();
             tiles / (grid.clusters[at] * f64::from(self.cluster[at]))
         };
