@@ -20,7 +20,9 @@ struct e2m1 { unsigned char bits; };  // a code of 4 bits: bias 1, finite
 struct e8m0 { unsigned char bits; };  // 2^(bits - 127), 255 is NaN: scales
 #define RUTLASS_HAS_TYPES true  // these names are not a user's (src/compile/signature.rs)
 
-enum class ElementClass { DOUBLE, SINGLE, HALF, FLOAT8, INTEGER8, INTEGER32, INTEGER4, FLOAT4, SCALE };
+enum class ElementClass {
+  DOUBLE, SINGLE, HALF, FLOAT8, INTEGER8, INTEGER32, INTEGER4, FLOAT4, SCALE
+};
 
 template <int BITS_, ElementClass CLASS_, bool IS_SIGNED_> struct ElementTraits {
   static constexpr int BITS = BITS_;
@@ -46,7 +48,10 @@ template <> struct ElementType<e8m0> : ElementTraits<8, ElementClass::SCALE, fal
 template <class T> inline constexpr int bits_of = ElementType<T>::BITS;
 template <class T> inline constexpr ElementClass class_of = ElementType<T>::CLASS;
 // Whether kernels convert elements to those of another factor, of 16 bits.
-template <class T> inline constexpr bool is_widened = class_of<T> == ElementClass::INTEGER8 || class_of<T> == ElementClass::INTEGER4 || class_of<T> == ElementClass::FLOAT4;
+template <class T> inline constexpr bool is_widened =
+    class_of<T> == ElementClass::INTEGER8 ||
+    class_of<T> == ElementClass::INTEGER4 ||
+    class_of<T> == ElementClass::FLOAT4;
 // How many elements a byte holds: 1 also for wider ones.
 template <class T> inline constexpr int packing_of = bits_of<T> < 8 ? 8 / bits_of<T> : 1;
 // Bytes of adjacent elements, or of a stride.

@@ -30,6 +30,7 @@ fn elements() -> String {
             classes.push(class);
         }
     }
+    let (classes, widened) = (classes.join(", "), widened.join(" ||\n    "));
     format!(
         "// Element types. Generated from the table in src/operand/dtype.rs by
 // RUTLASS_WRITE_ELEMENTS=1 cargo test elements
@@ -40,7 +41,9 @@ fn elements() -> String {
 
 {types}#define RUTLASS_HAS_TYPES true  // these names are not a user's (src/compile/signature.rs)
 
-enum class ElementClass {{ {classes} }};
+enum class ElementClass {{
+  {classes}
+}};
 
 template <int BITS_, ElementClass CLASS_, bool IS_SIGNED_> struct ElementTraits {{
   static constexpr int BITS = BITS_;
@@ -53,7 +56,8 @@ template <class T> struct ElementType;
 template <class T> inline constexpr int bits_of = ElementType<T>::BITS;
 template <class T> inline constexpr ElementClass class_of = ElementType<T>::CLASS;
 // Whether kernels convert elements to those of another factor, of 16 bits.
-template <class T> inline constexpr bool is_widened = {widened};
+template <class T> inline constexpr bool is_widened =
+    {widened};
 // How many elements a byte holds: 1 also for wider ones.
 template <class T> inline constexpr int packing_of = bits_of<T> < 8 ? 8 / bits_of<T> : 1;
 // Bytes of adjacent elements, or of a stride.
@@ -63,9 +67,7 @@ template <class T, class Count> __host__ __device__ constexpr Count bytes_of(Cou
   else
     return elements * (bits_of<T> / 8);
 }}
-",
-        classes = classes.join(", "),
-        widened = widened.join(" || "),
+"
     )
 }
 

@@ -428,8 +428,8 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     let name = tensor.getattr("dtype")?.getattr("name")?;
     if DType::describe(name.extract::<&str>()?).is_of_4_bits() {
         return Err(PyValueError::new_err(format!(
-            "has dtype {name}, one element in a byte; pack it (cutlass_api.weights.pack) and pass a \
-             weight of cutlass_api.weights"
+            "has dtype {name}, one element in a byte; pack it (cutlass_api.weights.pack), and pass \
+             a weight of cutlass_api.weights"
         )));
     }
     let dtype = DType::from_name(name.extract::<&str>()?);
