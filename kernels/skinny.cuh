@@ -32,6 +32,7 @@
 #include "common/vector.cuh"
 #include "common/widen.cuh"
 #include "skinny/code_sums.cuh"
+#include "skinny/store_sums.cuh"
 
 enum class Method { MMA, FMA };
 
@@ -223,17 +224,7 @@ struct SkinnyGemm {
     }
 
     __device__ __forceinline__ void store(f32* slab) const {
-      const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < WARP_N / 16; ++i)
-#pragma unroll
-        for (int j = 0; j < ROWS / 8; ++j)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-#pragma unroll
-            for (int c = 0; c < 2; ++c)
-              slab[(8 * j + pair + c) * SUM_PITCH + warp_n + 16 * i + 8 * half + group] =
-                  Mma::get(sums[i][j], half, c);
+      store_sums<Mma, SUM_PITCH>(slab + warp_n, sums);
     }
   };
 

@@ -40,7 +40,7 @@
 // sm90/producer.cuh       the producer warpgroup
 // sm90/consumer.cuh       the consumers' main loop
 // sm90/scales.cuh         block scales of float8 products
-// sm90/integer_scales.cuh  block scales and zero points of mixed products
+// sm90/weight_scales.cuh  block scales and zero points of mixed products
 // sm90/factors.cuh        factors of the sums' rows and columns
 // sm90/cluster_split.cuh  split-K in a cluster
 // sm90/grid_split.cuh     split-K over the grid
@@ -55,7 +55,6 @@
 #include "sm90/consumer.cuh"
 #include "sm90/factors.cuh"
 #include "sm90/grid_split.cuh"
-#include "sm90/integer_scales.cuh"
 #include "sm90/params.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/producer.cuh"
@@ -63,6 +62,7 @@
 #include "sm90/shared_memory.cuh"
 #include "sm90/store.cuh"
 #include "sm90/tile_order.cuh"
+#include "sm90/weight_scales.cuh"
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
           int TILE_M, int TILE_N, int B_ROW_BYTES, int STAGES, int CONSUMERS, Schedule SCHEDULE,

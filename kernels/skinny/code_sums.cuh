@@ -9,6 +9,7 @@
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 #include "common/widen.cuh"
+#include "skinny/store_sums.cuh"
 
 template <class Gemm> struct SkinnyCodeSums {
   using Element = typename Gemm::Element;
@@ -131,16 +132,6 @@ template <class Gemm> struct SkinnyCodeSums {
   }
 
   __device__ __forceinline__ void store(f32* slab) const {
-    const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < WARP_N / 16; ++i)
-#pragma unroll
-      for (int j = 0; j < ROWS / 8; ++j)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-          for (int c = 0; c < 2; ++c)
-            slab[(8 * j + pair + c) * Gemm::SUM_PITCH + warp_n + 16 * i + 8 * half + group] =
-                Mma::get(sums[i][j], half, c);
+    store_sums<Mma, Gemm::SUM_PITCH>(slab + warp_n, sums);
   }
 };

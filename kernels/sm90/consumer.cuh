@@ -5,18 +5,18 @@
 #include "common/tma.cuh"
 #include "common/wgmma.cuh"
 #include "sm90/config.cuh"
-#include "sm90/integer_scales.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/registers.cuh"
 #include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
+#include "sm90/weight_scales.cuh"
 
 template <class Config> struct Sm90Consumer {
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using Pipeline = Sm90Pipeline<Config>;
   using Scales =
-      typename Conditional<Config::MIXED, Sm90IntegerScales<Config>, Sm90Scales<Config>>::Type;
+      typename Conditional<Config::MIXED, Sm90WeightScales<Config>, Sm90Scales<Config>>::Type;
   using Slot = typename Pipeline::Slot;
   using Multiply = typename Config::Multiply;
   using Fragments = typename Conditional<

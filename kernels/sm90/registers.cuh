@@ -3,9 +3,9 @@
 #pragma once
 #include "common/wgmma.cuh"
 #include "sm90/config.cuh"
-#include "sm90/integer_scales.cuh"
 #include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
+#include "sm90/weight_scales.cuh"
 
 template <class Config> struct Sm90Registers {
   using Memory = Sm90Memory<Config>;
@@ -43,7 +43,7 @@ template <class Config> struct Sm90Registers {
   // ---- the budget ----
 
   // A from registers: the fragments of two groups of instructions, one being loaded, one being
-  // multiplied. A mixed product: also the integers from which the former are converted.
+  // multiplied. A mixed product: also the weights from which the former are converted.
   static constexpr int FRAGMENTS =
       Config::A_FROM_REGISTERS ? (Config::MIXED ? 3 : 2) * M_BLOCKS * 8 : 0;
   // Split-K: the sums of a share and, over the grid, the partial sums that are loaded at once. Not
@@ -51,14 +51,14 @@ template <class Config> struct Sm90Registers {
   static constexpr int SPLITS_AT_ONCE = 8;
   static constexpr int REDUCTION =
       SPLIT_K ? SHARE_SUMS * (Config::OVER_GRID ? 1 + SPLITS_AT_ONCE : 1) : 0;
-  // Addresses, counters, the epilogue. A mixed product's integers are dead in the epilogue.
+  // Addresses, counters, the epilogue. A mixed product's weights are dead in the epilogue.
   static constexpr int OTHERS = Config::MIXED ? 20 : 48;
   static constexpr int WITHOUT_OPERANDS = SUMS + FRAGMENTS +
                                           (REDUCTION > CHAIN_TOTALS ? REDUCTION : CHAIN_TOTALS) +
                                           Scales::REGISTERS + OTHERS;
 
-  // Not live in the epilogue, as the integers that they scale.
-  static constexpr int INTEGER_SCALES = Config::MIXED ? Sm90IntegerScales<Config>::REGISTERS : 0;
+  // Not live in the epilogue, as the weights that they scale.
+  static constexpr int INTEGER_SCALES = Config::MIXED ? Sm90WeightScales<Config>::REGISTERS : 0;
 
   static constexpr int PER_MULTIPROCESSOR = 65536, PER_THREAD_LIMIT = 255;
 

@@ -8,7 +8,7 @@
 #include "sm90/params.cuh"
 #include "sm90/scales.cuh"
 
-template <class Config> struct Sm90IntegerScales {
+template <class Config> struct Sm90WeightScales {
   using Epilogue = typename Config::Epilogue;
   using Scale = typename Epilogue::AScale;
   using Zero = typename Epilogue::AZero;
@@ -16,14 +16,14 @@ template <class Config> struct Sm90IntegerScales {
   static constexpr int M_BLOCKS = Config::M_BLOCKS, TILE_K = Config::TILE_K;
   static constexpr int A_ROWS = Epilogue::A_ROWS, A_DEPTH = Epilogue::A_DEPTH;
 
-  // Elements of K whose integers of one row have one scale: 16, 32, 64 or a whole K block. An
+  // Elements of K of one row that have one scale: 16, 32, 64 or a whole K block. An
   // instruction multiplies 16.
   static constexpr int DEPTH = PRESENT ? greatest_common_divisor(TILE_K, A_DEPTH) : TILE_K;
   static_assert(!PRESENT || (Epilogue::A_LINEAR && A_DEPTH > 0 && DEPTH % 16 == 0));
   // Groups of two instructions that share scales; parts of a group with a scale each, which are
   // loaded together.
   static constexpr int GROUPS = DEPTH < 32 ? 1 : DEPTH / 32, PARTS = DEPTH < 32 ? 2 : 1;
-  static_assert(!PRESENT || Epilogue::B_DEPTH == 0, "the integers are A");
+  static_assert(!PRESENT || Epilogue::B_DEPTH == 0, "the weights are A");
 
   static constexpr bool HAS_ZEROS = Epilogue::A_ZERO,
                         FRACTIONS = HAS_ZEROS && (is_same<Zero, f32> || is_same<Zero, f16> ||
@@ -54,8 +54,8 @@ template <class Config> struct Sm90IntegerScales {
   const Zero* zeros;
 
   // `m`: the warp's first row. `k`: the first element of K.
-  __device__ __forceinline__ Sm90IntegerScales(const Sm90Params& params, const Epilogue& epilogue,
-                                               int batch, int m, int, int k)
+  __device__ __forceinline__ Sm90WeightScales(const Sm90Params& params, const Epilogue& epilogue,
+                                              int batch, int m, int, int k)
       : params(params), epilogue(epilogue), batch(batch), m(m + threadIdx.x % 32 / 4), k(k) {
     if constexpr (BY_POINTERS) {
       scales = epilogue.a_scales(batch, this->m) + epilogue.a_scale_step() * (k / DEPTH);

@@ -51,6 +51,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "simt.cuh",
     "skinny.cuh",
     "skinny/code_sums.cuh",
+    "skinny/store_sums.cuh",
     "sm80.cuh",
     "sm90.cuh",
     "sm90/boxes.cuh",
@@ -59,7 +60,6 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sm90/consumer.cuh",
     "sm90/factors.cuh",
     "sm90/grid_split.cuh",
-    "sm90/integer_scales.cuh",
     "sm90/params.cuh",
     "sm90/pipeline.cuh",
     "sm90/producer.cuh",
@@ -70,4 +70,5 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sm90/store_rows.cuh",
     "sm90/store_transposed.cuh",
     "sm90/tile_order.cuh",
+    "sm90/weight_scales.cuh",
 ];

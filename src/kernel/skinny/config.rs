@@ -25,7 +25,7 @@ impl Narrow {
 /// The instructions that multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// `mma.sync`, for 16-bit elements. 8-bit integers of the wide operand are converted.
+    /// `mma.sync`, for 16-bit elements. Narrower weights as the wide operand are converted.
     TensorCores,
     /// Multiply-adds, for float32 without rounding to tf32.
     Fma,

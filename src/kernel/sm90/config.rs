@@ -60,7 +60,7 @@ pub struct Sm90 {
     pub dual: bool,
 }
 
-/// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its integers.
+/// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its weights.
 pub const ROW_BYTES: u32 = 128;
 
 /// An operand of the program: its view, and the indices of its row dimension (column dimension for
@@ -126,7 +126,7 @@ impl Sm90 {
         if self.crossed() { [b, a] } else { [a, b] }
     }
 
-    /// Whether the program loads A into registers: the integers of a mixed product, to convert
+    /// Whether the program loads A into registers: the weights of a mixed product, to convert
     /// them, and 4-byte elements that are not K-major. From shared memory, `wgmma` reads an operand
     /// that is not K-major only if its elements have 16 bits; 8-bit operands are packed instead.
     pub fn a_from_registers(&self, types: Types) -> bool {

@@ -89,7 +89,7 @@ impl Family for Sm90 {
     }
 
     fn scales_sums(&self, types: Types, scaling: &Scaling) -> bool {
-        // Those of integers multiply elements.
+        // Those of weights multiply elements.
         types.class() == ProductClass::Float8 && scaling.factors().any(|(_, of)| of.is_whole())
     }
 

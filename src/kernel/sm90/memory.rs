@@ -110,7 +110,7 @@ impl Sm90 {
         self.sums() * types.accumulator.bytes() as u32 / 4
     }
 
-    /// Registers for the fragments of A: those in use, those being loaded and the integers of a
+    /// Registers for the fragments of A: those in use, those being loaded and the weights of a
     /// mixed product (`FRAGMENTS` of the program).
     fn fragment_registers(&self, types: Types) -> u32 {
         let sets = match self.a_from_registers(types) {
@@ -143,11 +143,11 @@ impl Sm90 {
     }
 
     /// Whether the program applies block scales: to float8 products, where the registers hold them
-    /// (`Sm90Scales` of the program) or after the main loop (`Sm90Factors`), and to the integers
-    /// of a mixed product (`Sm90IntegerScales`).
+    /// (`Sm90Scales` of the program) or after the main loop (`Sm90Factors`), and to the weights
+    /// of a mixed product (`Sm90WeightScales`).
     pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
         if types.class() == ProductClass::Mixed {
-            // The integers are the program's A. An instruction multiplies 16 elements of K.
+            // The weights are the program's A. An instruction multiplies 16 elements of K.
             let Scaling { a, b, .. } = scaling.framed(self.crossed());
             return b.is_none()
                 && a.is_some_and(|scale| scale.depth.is_multiple_of(16) && !scale.is_swizzled);

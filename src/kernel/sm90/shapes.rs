@@ -317,8 +317,8 @@ pub(super) fn fast_sums_grouped() -> Vec<Shape> {
     ]
 }
 
-/// Tiles of a mixed product: 8-bit integers, whose rows are the program's, by 16-bit columns. Few
-/// columns: memory bandwidth limits the product. Two or three consumers convert integers at that
+/// Tiles of a mixed product: weights, whose rows are the program's, by 16-bit columns. Few
+/// columns: memory bandwidth limits the product. Two or three consumers convert weights at that
 /// rate, and more rows reread the columns less often; a split lets more multiprocessors read. Many
 /// columns: the more columns, the more products of each converted integer.
 pub(super) fn mixed() -> Vec<Shape> {

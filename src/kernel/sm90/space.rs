@@ -16,7 +16,7 @@ const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
 /// columns.
 const SHARED_BYTES_OF_TWO: u32 = SHARED_BYTES_PER_SM / 2 - 1024;
 
-/// Whether an SM holds two CTAs of a mixed product. One consumer alone converts integers more
+/// Whether an SM holds two CTAs of a mixed product. One consumer alone converts weights more
 /// slowly than memory delivers them, unless it has many products for each integer.
 fn shares_sm(shape: &Shape) -> bool {
     const FEW_COLUMNS: u32 = 32;

@@ -1,0 +1,20 @@
+// Stores a warp's sums of mma.sync m16n8k16, whose 16 rows are columns of the output, to a slab.
+#pragma once
+#include "common/types.cuh"
+
+// `slab`: the warp's first column, in rows of PITCH words.
+template <class Mma, int PITCH, int COLUMNS, int ROWS>
+__device__ __forceinline__ void store_sums(f32* slab,
+                                           const typename Mma::Sums (&sums)[COLUMNS][ROWS]) {
+  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < COLUMNS; ++i)
+#pragma unroll
+    for (int j = 0; j < ROWS; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          slab[(8 * j + pair + c) * PITCH + 16 * i + 8 * half + group] =
+              Mma::get(sums[i][j], half, c);
+}
