@@ -175,6 +175,7 @@ class Weight:
 
     def __cutlass_operand__(self) -> ScaledTensor:
         """The weight as B (K, N) of :class:`cutlass_api.arguments.GemmArguments`, with its scales.
+        Arguments hold a copy in the order of :meth:`repack`, unless the weight has that order.
 
         Raises ValueError for a permutation, which applies to the columns of A, and for float8.
         """

@@ -41,10 +41,9 @@ def nibbles(values: Tensor) -> Tensor:
 def repacked(values: Tensor) -> Tensor:
     """Bytes (N, K / 2) as words (N, K / 8) in the order of kernels. K is a multiple of 32.
 
-    The word q of the four that hold 32 elements has, from the low bits up, the elements 2q, 2q + 8,
-    2q + 16, 2q + 24, 2q + 1, 2q + 9, 2q + 17 and 2q + 25. A lane of ``mma`` or ``wgmma`` finds the
-    pairs (2q, 2q + 1) and (2q + 8, 2q + 9) of two instructions in one word, and the elements of a
-    pair 16 bits apart.
+    :meth:`Weight.repack` states the order. A lane of ``mma`` or ``wgmma`` finds the pairs
+    (2q, 2q + 1) and (2q + 8, 2q + 9) of two instructions in the word q, and the elements of a pair
+    16 bits apart.
     """
     values = values.contiguous()
     # A view as words begins at a multiple of 4 bytes. Dynamo does not trace the offset.
