@@ -200,7 +200,7 @@ class ScaledTensor(KernelOperand):
         zero: TensorLike | None = None,
         factor: TensorLike | None = None,
     ) -> ScaledTensor:
-        """A weight as B (K, N). `values`: (N, K) of 8 bits, or the int32 words (N, K / 8) of
+        """A weight as B (K, N). `values`: (N, K) of 8 bits, or the int32 words (N, K / 32, 4) of
         elements of 4 bits whose type `element` names. `scale`, `zero`: (N, K / group).
         `factor`: of the sums, (N, 1) or (1, 1).
         """
@@ -1218,7 +1218,7 @@ def launch_gemm(
     `PerformanceControls` describes both.
 
     element: the element type (`uint4`, `int4`, `float4_e2m1fn`) of a weight B, which is then
-    int32 words (N, K / 8) in the order of `Weight.repack`.
+    int32 words (N, K / 32, 4) in the order of `Weight.repack`.
 
     Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 

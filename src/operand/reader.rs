@@ -178,8 +178,8 @@ impl Operand {
         read().map_err(|error| name_operand(tensor.py(), name, error))
     }
 
-    /// Wraps the int32 words (N, K / 8) or (L, N, K / 8) of a weight of elements of 4 bits, in the
-    /// order of [`DType::packed_place`], as (K, N) or (L, K, N).
+    /// Wraps the int32 words (N, K / 32, 4) of a weight of elements of 4 bits, in the order of
+    /// [`DType::packed_place`], as (K, N).
     pub fn packed(
         name: &'static str,
         words: &Bound<'_, PyAny>,
@@ -332,30 +332,23 @@ fn read_packed(
     let mut stored = View::UNREAD;
     read_with(reader_of(words)?, words, stream, &mut stored)?;
     let View { data, device, rank, read_only, fake, .. } = stored;
-    if stored.dtype != DType::I32 || !(2..=3).contains(&rank) {
+    let [n, blocks, words] = stored.shape;
+    // The elements of four words are in one order (`DType::packed_place`).
+    if stored.dtype != DType::I32 || rank != 3 || words != 4 {
         return Err(PyValueError::new_err(format!(
-            "is {stored}; pass int32 words of shape (N, K / 8): the values after repack()"
+            "is {stored}; pass int32 words of shape (N, K / 32, 4): the values after repack()"
         )));
     }
-    let [batches, n, words_of_row] = stored.shape;
-    let [batch_step, row_step, step] = stored.stride;
+    let [row_step, block_step, step] = stored.stride;
     let elements = i64::from(DType::I32.bits() / dtype.bits());
-    // The elements of four words are in one order (`DType::packed_place`).
-    if words_of_row % 4 != 0 {
-        let k = words_of_row * elements;
-        return Err(PyValueError::new_err(format!("has K = {k}; pass a multiple of 32")));
-    }
-    if step != 1 && words_of_row > 1 || row_step % 4 != 0 || batch_step % 4 != 0 {
+    if step != 1 || block_step != words && blocks > 1 || row_step % words != 0 {
         let strides = stored.user_stride();
         return Err(PyValueError::new_err(format!(
             "has strides {strides:?}; call contiguous() on it first"
         )));
     }
-    let shape = [batches, words_of_row * elements, n];
-    let strides = [batch_step * elements, 1, row_step * elements];
-    let first = 3 - rank;
-    let (shape, strides) = (&shape[first..], Some(&strides[first..]));
-    into.fill(TensorDescription { data, dtype, device, shape, strides, read_only, fake })
+    let (shape, strides) = ([blocks * words * elements, n], Some(&[1, row_step * elements][..]));
+    into.fill(TensorDescription { data, dtype, device, shape: &shape, strides, read_only, fake })
 }
 
 fn read_protocol(

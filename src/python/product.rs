@@ -40,7 +40,7 @@ use crate::process::drop_unlocked;
 /// leave to other work. `PerformanceControls` describes both.
 ///
 /// element: the element type (`uint4`, `int4`, `float4_e2m1fn`) of a weight B, which is then int32
-/// words (N, K / 8) in the order of `Weight.repack`.
+/// words (N, K / 32, 4) in the order of `Weight.repack`.
 ///
 /// Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 ///

@@ -218,9 +218,9 @@ impl ScaledTensor {
         Ok(PyClassInitializer::from(KernelOperand).add_subclass(scaled))
     }
 
-    /// A weight as B (K, N). `values`: (N, K) of 8 bits, or the int32 words (N, K / 8) of elements
-    /// of 4 bits whose type `element` names. `scale`, `zero`: (N, K / group). `factor`: of the
-    /// sums, (N, 1) or (1, 1).
+    /// A weight as B (K, N). `values`: (N, K) of 8 bits, or the int32 words (N, K / 32, 4) of
+    /// elements of 4 bits whose type `element` names. `scale`, `zero`: (N, K / group). `factor`: of
+    /// the sums, (N, 1) or (1, 1).
     #[staticmethod]
     #[pyo3(signature = (values, element, scale, group, zero = None, factor = None))]
     fn of_weight(

@@ -30,8 +30,9 @@ def matrix(
     """The matrix of a weight in float64. Fields may be float64 and int64."""
     if format in NUMBERS:
         if values.dtype is torch.int32:
-            where = torch.tensor([place(k) for k in range(8 * values.shape[1])]).to(values.device)
-            codes = values[:, where[:, 0]] >> where[:, 1] & 15
+            words = values.flatten(1)
+            where = torch.tensor([place(k) for k in range(8 * words.shape[1])]).to(values.device)
+            codes = words[:, where[:, 0]] >> where[:, 1] & 15
         else:
             codes = torch.stack([values & 15, values >> 4 & 15], -1).flatten(1)
         numbers = torch.tensor(NUMBERS[format], device=values.device).double()[codes.long()]

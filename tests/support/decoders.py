@@ -58,7 +58,7 @@ def decoded(weight, group=None):
     height, width = group or (1, {"MXFP4": 32, "NVFP4": 16}.get(name, weight.group))
     if "4" in name:
         read = of_word if weight.values.dtype is torch.int32 else nibble
-        rows = weight.values.tolist()
+        rows = weight.values.flatten(1).tolist()
         values = [[read(row, j) for j in range(k)] for row in rows]
         if name == "Int4":
             values = [[q - 8 for q in row] for row in values]

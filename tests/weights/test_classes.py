@@ -136,11 +136,11 @@ def test_the_order_of_kernels():
     scales = torch.ones(3, 1)
     for values in (bytes, bytes.t().contiguous().t()):
         words = Int4(values, scales).repack().values
-        assert words.dtype is torch.int32 and words.shape == (3, 12)
+        assert words.dtype is torch.int32 and words.shape == (3, 3, 4)
         for n in range(3):
             for k in range(96):
                 word, bit = place(k)
-                assert words[n, word].item() >> bit & 15 == codes[n, k]
+                assert words[n].flatten()[word].item() >> bit & 15 == codes[n, k]
 
 
 @given(st.lists(st.integers(0, 255), min_size=16, max_size=96), st.integers(0, 3))
@@ -152,7 +152,7 @@ def test_any_bytes_survive(bytes, offset):
     repacked = Int4(values, torch.ones(1, 1)).repack()
     assert repacked.unpack().values.tolist() == [bytes]
     assert all(
-        repacked.values[0, place(k)[0]].item() >> place(k)[1] & 15 == nibble(bytes, k)
+        repacked.values.flatten()[place(k)[0]].item() >> place(k)[1] & 15 == nibble(bytes, k)
         for k in range(2 * len(bytes))
     )
 
@@ -274,6 +274,22 @@ def test_refuses(cls, wrong, message):
     with pytest.raises(kind, match=re.escape(message)) as error:
         cls(**{**GOOD, **zeros, **wrong})
     assert str(error.value).startswith(cls.__name__ + ": ")
+
+
+@pytest.mark.parametrize(
+    "shape", [(N, K // 8), (K // 8, N), (K, N // 8), (K // 8, 4), (1, 5, 32, 2), (N, K // 8, 1)]
+)
+@pytest.mark.parametrize(
+    "name", ["int4-32-torch.float16", "uint4-32-torch.float16", "mxfp4", "nvfp4"]
+)
+def test_refuses_the_words_of_checkpoints(name, shape):
+    """They have the dtype of repacked values."""
+    fields = EXAMPLES[name].repack().tensors()
+    words = torch.zeros(shape, dtype=torch.int32)
+    with pytest.raises(
+        ValueError, match=r"from_compressed_tensors .*from_gptq .*from_awq .*repack"
+    ):
+        type(EXAMPLES[name])(**{**fields, "values": words})
 
 
 def test_from_tensors_names_what_is_missing():

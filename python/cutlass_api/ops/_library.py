@@ -79,7 +79,7 @@ def launch(
     element: str | None = None,
 ) -> Any:
     """Runs ``launch_gemm`` and returns ``out``. Errors name the operator. ``element``: the type of
-    4 bits of B, which is then the int32 words (N, K / 8) of a repacked weight.
+    4 bits of B, which is then the int32 words (N, K / 32, 4) of a repacked weight.
 
     For FakeTensors and meta tensors, raises what the launch of real tensors would raise.
     """
@@ -149,7 +149,7 @@ def check(
     except (TypeError, ValueError, BufferError) as error:
         raise type(error)(f"cutlass_api::{operator}: {error}") from None
     # A guard: the compiled code serves operands that agree in K.
-    torch._check(A.shape[-1] == (B.shape[-2] if element is None else 8 * B.shape[-1]))
+    torch._check(A.shape[-1] == (B.shape[-2] if element is None else 32 * B.shape[1]))
 
 
 class DataDependentSize(Exception):

@@ -235,8 +235,8 @@ def field_labels(call: Call, counts_values: bool = False) -> tuple[dict[Any, Lab
     blocks.require("k", WORDS if call.permutation is None else 0)
     if counts_values:
         blocks["k"] //= max(1, k // max(1, values.shape[1]))
-    matrices = {
-        "values": ("n", "k"),
+    known: dict[str, Labels] = {
+        "values": ("n", "k", None)[: values.dim()],
         "scales": of_scales,
         "zeros": of_scales,
         "factor": ("n", None),
@@ -245,7 +245,8 @@ def field_labels(call: Call, counts_values: bool = False) -> tuple[dict[Any, Lab
     for name in FIELDS:
         if (spec := getattr(call, name)) is not None:
             whole = (None,) * len(spec.shape)
-            labels[name] = matrices.get(name, whole) if len(spec.shape) == 2 else whole
+            of_field = known.get(name, whole)
+            labels[name] = of_field if len(of_field) == len(whole) else whole
     return labels, blocks
 
 

@@ -34,8 +34,8 @@ class Weight:
 
     - ``values``: the stored elements. Formats of 4 bits have two orders, of different dtypes:
       uint8 (N, K / 2), two elements in a byte, the first in the low bits; and that of
-      :meth:`repack`, int32 (N, K / 8). The words of checkpoints have other orders: call their
-      readers.
+      :meth:`repack`, int32 (N, K / 32, 4). The words of checkpoints have other orders, and other
+      shapes: call their readers.
     - ``scales``, ``zeros``, ``factor``: as the formats describe them. None where a format has no
       such field.
     - ``permutation``: int32 (K,), or None. The order of columns (act-order): the column ``j`` of
@@ -87,7 +87,7 @@ class Weight:
     def _find_format(self) -> Format:
         formats = self._formats(self._scale_dtypes[0])
         self.values = _as_stored(self.values, formats[0])
-        if self.values.dim() != 2:
+        if self.values.dim() != (3 if self.values.dtype is REPACKED else 2):
             raise ValueError(
                 f"values has shape {list(self.values.shape)}; pass the matrix of one weight"
             )
@@ -226,9 +226,9 @@ class Weight:
     def repack(self: Self) -> Self:
         """The weight in the order that kernels read; itself if it has that order.
 
-        Of 8 bits, that is the order of storage. The words of 4 bits are int32 (N, K / 8). Of each
-        32 elements, the word q of four holds, from the low bits up, the elements 2q, 2q + 8,
-        2q + 16, 2q + 24, 2q + 1, 2q + 9, 2q + 17 and 2q + 25.
+        Of 8 bits, that is the order of storage. The words of 4 bits are int32 (N, K / 32, 4):
+        of each 32 elements, the word q of four holds, from the low bits up, the elements 2q,
+        2q + 8, 2q + 16, 2q + 24, 2q + 1, 2q + 9, 2q + 17 and 2q + 25.
         """
         return self._with(self.format.repack(self.fields).values)
 
@@ -408,13 +408,20 @@ def _with_zeros(format: Format, zeros: Tensor, dtypes: tuple[torch.dtype, ...]) 
 def _as_stored(values: Tensor, format: Format) -> Tensor:
     """Values in the dtype of the format. Raises ValueError for others."""
     dtype = values.dtype
-    if dtype is format.stored or (format.packing > 1 and dtype is REPACKED):
+    is_repacked = dtype is REPACKED and values.dim() == 3 and values.shape[2] == 4
+    if dtype is format.stored or (format.packing > 1 and is_repacked):
         return values
+    if format.packing > 1 and dtype is REPACKED:
+        raise ValueError(
+            f"values is int32 of shape {list(values.shape)}, as the words of a checkpoint; call "
+            "weights.from_compressed_tensors for (N, K / 8), from_gptq for (K / 8, N), from_awq "
+            "for (K, N / 8), from_torchao for 4 dimensions; repack() returns (N, K / 32, 4)"
+        )
     if format.packing > 1 and dtype is format.dtype:
         return values.view(format.stored)
     passed = str(format.stored)
     if format.packing > 1:
-        passed += " (N, K / 2), two elements in a byte, or int32 of repack()"
+        passed += " (N, K / 2), two elements in a byte, or int32 (N, K / 32, 4) of repack()"
     raise ValueError(f"values is {dtype}; pass {passed}" + _view("values", values, format.stored))
 
 

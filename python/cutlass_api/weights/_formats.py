@@ -126,7 +126,7 @@ class Format:
     def extents(self, values: Tensor) -> tuple[int, int]:
         """N and K of a matrix that is stored so."""
         is_repacked = self.packing > 1 and values.dtype is REPACKED
-        return values.shape[0], values.shape[-1] * (8 if is_repacked else self.packing)
+        return values.shape[0], values.shape[1] * (32 if is_repacked else self.packing)
 
     def layout(self, n: int, k: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """The shape and dtype of each field of a matrix (N, K), before :meth:`repack`. A factor of
@@ -148,7 +148,7 @@ class Format:
         n, k = self.extents(fields.values)
         expected = self.layout(n, k)
         if self.packing > 1 and fields.values.dtype is REPACKED:
-            expected["values"] = ((n, k // 8), REPACKED)
+            expected["values"] = ((n, k // 32, 4), REPACKED)
         for name, tensor in zip(Fields._fields, fields, strict=True):
             if (tensor is None) != (name not in expected):
                 verb = "takes no" if tensor is not None else "requires"

@@ -6,7 +6,8 @@ The functions run on CPU and GPU.
 import torch
 from torch import Tensor
 
-#: The dtype of values in the order that kernels read: a word of 8 elements.
+#: The dtype of values in the order that kernels read: a word of 8 elements. torch has no
+#: communication of uint32, which would differ from the words of checkpoints; the rank differs.
 REPACKED = torch.int32
 #: The low halves of the bytes of a word.
 LOW = 0x0F0F0F0F
@@ -39,7 +40,7 @@ def nibbles(values: Tensor) -> Tensor:
 
 
 def repacked(values: Tensor) -> Tensor:
-    """Bytes (N, K / 2) as words (N, K / 8) in the order of kernels. K is a multiple of 32.
+    """Bytes (N, K / 2) as words (N, K / 32, 4) in the order of kernels. K is a multiple of 32.
 
     :meth:`Weight.repack` states the order. A lane of ``mma`` or ``wgmma`` finds the pairs
     (2q, 2q + 1) and (2q + 8, 2q + 9) of two instructions in the word q, and the elements of a pair
@@ -53,12 +54,12 @@ def repacked(values: Tensor) -> Tensor:
     # byte i, or 2 + i, of the output's word q.
     even, odd = values.view(REPACKED).unflatten(-1, (-1, 2, 2)).unbind(-1)
     halves = torch.stack(_exchanged(even, odd), -2)  # (N, K / 32, half, i)
-    return _transposed(halves.flatten(-2)).flatten(-2)
+    return _transposed(halves.flatten(-2))
 
 
 def unpacked(values: Tensor) -> Tensor:
     """The inverse of :func:`repacked`."""
-    words = _transposed(values.contiguous().unflatten(-1, (-1, 4)))
+    words = _transposed(values)
     low, high = words.unflatten(-1, (2, 2)).unbind(-2)
     return torch.stack(_exchanged(low, high), -1).flatten(-3).view(torch.uint8)
 

@@ -226,13 +226,13 @@ def from_torchao(qdata: Tensor, scale_and_zero: Tensor, shape: tuple[int, int]) 
         )
     n, k = shape
     # A lane 4 r + q of a tile holds word q of row r, for each of T / 2 groups of 32 elements.
-    words = qdata.unflatten(2, (8, 4)).permute(0, 2, 1, 4, 3).flatten(0, 1).flatten(1)
-    rows, columns = words.shape[0], words.shape[1] * 8
+    words = qdata.unflatten(2, (8, 4)).permute(0, 2, 1, 4, 3).flatten(0, 1).flatten(1, 2)
+    rows, columns = words.shape[0], words.shape[1] * 32
     if n > rows or k > columns or k % 32 or not scale_and_zero.shape[0]:
         raise ValueError(f"{reader}: shape is {[n, k]} of a padded {[rows, columns]}")
     group = columns // scale_and_zero.shape[0]
     scales, zeros = scale_and_zero[: -(-k // group), :n].permute(2, 1, 0)
-    return UInt4(words[:n, : k // 8], scales, zeros.float() - 8 * scales.float())
+    return UInt4(words[:n, : k // 32], scales, zeros.float() - 8 * scales.float())
 
 
 def float8(weight: Tensor, scales: Tensor) -> Float8:
