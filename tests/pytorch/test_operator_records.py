@@ -61,6 +61,8 @@ def test_no_rule_repeats_a_schema(name):
         assert not parameters.keys() & operator.names, rule
         assert all(each.default is each.empty for each in parameters.values()), rule
     computed = list(inspect.signature(operator.compute).parameters)
+    # Choices of Inductor name a kernel.
+    computed = [each for each in computed if each != "kernel"]
     assert computed == operator.names + ["out"] * operator.has_out
 
 

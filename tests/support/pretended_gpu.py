@@ -61,6 +61,8 @@ class Lowered:
     code: str
     #: The choices of each autotuning, in the order of the autotunings.
     choices: list[list[Any]] = field(default_factory=list)
+    #: What the code refers to by name.
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def call(self) -> str:
@@ -81,12 +83,20 @@ def pretended_h100(
             choice: place + (0 if prefers(choice) else 1000) for place, choice in enumerate(offered)
         }
 
+    add_tensor_constant = GraphLowering.add_tensor_constant
+
+    def constant_of_gpu(graph: Any, *args: Any) -> Any:
+        box = add_tensor_constant(graph, *args)
+        box.data.data.layout.device = torch.device("cuda", 0)
+        return box
+
     with ExitStack() as stack:
         for target, name, value in [
             (torch.cuda, "get_device_properties", lambda *_: PROPERTIES),
             (CudaInterface, "get_device_properties", staticmethod(lambda *_: PROPERTIES)),
             (inductor_utils, "is_big_gpu", lambda *_: True),
             (AlgorithmSelectorCache, "benchmark_in_current_process", classmethod(timings)),
+            (GraphLowering, "add_tensor_constant", constant_of_gpu),
         ]:
             stack.enter_context(mock.patch.object(target, name, value))
         # Triton reports itself as missing without a GPU, and has no active driver.
@@ -114,12 +124,30 @@ def lower(
     *,
     prefers: Callable[[Any], bool] = lambda choice: True,
     ahead_of_time: bool = False,
+    constants: Sequence[int] = (),
     **patches: Any,
 ) -> Lowered:
     """Inductor's code for a function of CUDA tensors like these. ahead_of_time: as AOTInductor.
-    patches: Inductor's settings. C++ is not generated: it contains compiled Triton kernels."""
-    mode = FakeTensorMode(shape_env=ShapeEnv())
+    constants: the places of inputs that are frozen, as real tensors of the CPU. patches: Inductor's
+    settings. C++ is not generated: it contains compiled Triton kernels."""
+    mode = FakeTensorMode(allow_non_fake_inputs=bool(constants), shape_env=ShapeEnv())
     traced, fakes = _trace(function, inputs, mode, patches)
+    placeholders = traced.graph.find_nodes(op="placeholder")
+
+    def fake_constant(_mode: Any, value: torch.Tensor, **_: Any) -> torch.Tensor:
+        with mode:
+            return like_on_gpu(value)
+
+    if constants:  # operands of operations without a lowering
+        mode.fake_tensor_converter.from_real_tensor = fake_constant  # type: ignore[assignment]
+    for at in constants:
+        traced.register_buffer(f"_frozen_param{at}", inputs[at])
+        with traced.graph.inserting_before(placeholders[at]):
+            constant = traced.graph.get_attr(f"_frozen_param{at}")
+        constant.meta = placeholders[at].meta
+        placeholders[at].replace_all_uses_with(constant)
+        traced.graph.erase_node(placeholders[at])
+    fakes = [fake for at, fake in enumerate(fakes) if at not in constants]
     return _lower_graph(traced, fakes, mode, prefers, patches, ahead_of_time=ahead_of_time)
 
 
@@ -231,7 +259,7 @@ def _lower_graph(
         with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
             graph.run(*fakes)
             code = "" if graph.cpp_wrapper else graph.codegen()[0].value
-    return Lowered(traced.graph, code, choices)
+    return Lowered(traced.graph, code, choices, dict(graph.constants))
 
 
 def run_on_the_cpu(lowered: Lowered, inputs: Sequence[Any]) -> torch.Tensor:
@@ -244,5 +272,7 @@ def run_on_the_cpu(lowered: Lowered, inputs: Sequence[Any]) -> torch.Tensor:
         mock.patch.object(torch.cuda, "set_device", lambda _index: None),
         config.patch(compile_threads=1),
     ):
-        (out,) = PyCodeCache.load(code).call(list(inputs))
+        key, path = PyCodeCache.write(code)
+        module = PyCodeCache.load_by_key_path(key, path, attrs=lowered.constants)
+        (out,) = module.call(list(inputs))
     return out

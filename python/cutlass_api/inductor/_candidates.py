@@ -8,6 +8,7 @@ import torch
 
 import cutlass_api
 from cutlass_api import _core
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from cutlass_api.inductor._torch import (
     ExternKernelCaller,
     ExternKernelChoice,
@@ -20,7 +21,9 @@ from cutlass_api.inductor._torch import (
     size_hints,
     utils,
 )
-from cutlass_api.ops import _scales
+from cutlass_api.ops import _epilogues, _quantized_linear, _scales
+from cutlass_api.ops._library import rows_of
+from cutlass_api.ops._linear import bias_of_rows, matrix
 
 #: out = beta * C + alpha * (A @ B), and the same for alpha = beta = 1.
 ADDMM = "def epilogue(accum, C):\n    D = accum + C\n    return D\n"
@@ -87,6 +90,37 @@ def scaled_grouped(
     )
 
 
+def quantized_linear(
+    *tensors: torch.Tensor, out: torch.Tensor, names: Sequence[str], **options: Any
+) -> None:
+    """The operator, by a kernel. names: the arguments that the tensors are."""
+    _quantized_linear.quantized_linear(**_of_names(names, tensors), **options, out=out)
+
+
+def _of_names(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
+    absent = dict.fromkeys(_quantized_linear.FIELDS)
+    return {**absent, **dict(zip(names, tensors, strict=True))}
+
+
+def quantized_linear_arguments(
+    out: torch.Tensor, *tensors: torch.Tensor, names: Sequence[str], format: str, activation: Any
+) -> GemmArguments:
+    """The product that a call of `quantized_linear` launches."""
+    name, named, target = "quantized_linear", _of_names(names, tensors), matrix(out)
+    # The columns of the input are in the order of the weight's when the kernel runs.
+    fields = {**{key: named[key] for key in _quantized_linear.FIELDS}, "permutation": None}
+    weight = _quantized_linear.weight_of(name, *fields.values(), format)
+    bias = named.get("bias")
+    operands = {} if bias is None else {"bias": bias_of_rows(name, bias, out.shape)}
+    epilogue = None
+    if operands or activation:
+        source = _epilogues.scaled(*operands, activation=activation)
+        epilogue = EpilogueArguments(source, D=target, **operands)
+    with V.fake_mode:  # it computes zero points
+        rows, b = rows_of(named["input"]), weight.__cutlass_operand__()
+    return GemmArguments(rows, b, target, "float32", epilogue=epilogue)
+
+
 class BenchmarkRequest(ExternKernelGPUBenchmarkRequest):
     """A benchmark of one of our kernels. Unpickling it in Inductor's autotuning process imports
     this module, which registers the functions that the request calls."""
@@ -133,6 +167,7 @@ GEMM = _choice(_core.launch_gemm, "cutlass_api_gemm")
 ADDMM_CHOICE = _choice(addmm, "cutlass_api_addmm")
 GROUPED = _choice(grouped, "cutlass_api_grouped_gemm")
 SCALED_GROUPED = _choice(scaled_grouped, "cutlass_api_scaled_grouped_gemm")
+QUANTIZED_LINEAR = _choice(quantized_linear, "cutlass_api_quantized_linear")
 
 
 def _odd_hints(sizes: Sequence[Any]) -> tuple[int, ...]:

@@ -84,7 +84,12 @@ class ProductPass(CustomGraphPass):
     def uuid(self) -> Any:
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
         none. Threads without the handler compile differently; in PyTorch 2.11 only this uuid
-        separates them in the key."""
+        separates them in the key.
+
+        None as well for frozen graphs: a weight that `_packed` converts would be stored with the
+        code, while the key does not depend on the values of parameters."""
+        if config.freezing:
+            return None
         earlier = [getattr(earlier, "uuid", lambda: None)() for earlier in self.earlier]
         options = options_in_force()
         own = identity(options, self.version) if options else ("cutlass_api", "not in force")

@@ -5,6 +5,7 @@ What it offers for an operator is the attribute ``lowering`` of the operator's r
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -156,6 +157,11 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 def _candidates(offer: Lowering, nodes: Sequence[Any], layout: Any) -> list[Any]:
     """The kernels that rank first."""
+    count = candidate_count()
+    if offer.weight is not None:
+        options = {"names": tuple(offer.operands), **offer.weight}
+        make = partial(ours.quantized_linear_arguments, **options)
+        return list(ours.callers(count, ours.QUANTIZED_LINEAR, nodes, layout, make, **options))
 
     def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *others: Any) -> Any:
         *operands, offsets = others if offer.offsets else (*others, None)
@@ -175,14 +181,17 @@ def _candidates(offer: Lowering, nodes: Sequence[Any], layout: Any) -> list[Any]
             return GemmArguments(a, b, out, accumulator, **options)
         return GroupedGemmArguments(a, b, out, accumulator, offsets, **options)
 
-    options: dict[str, Any] = {} if offer.epilogue is None else {"epilogue": offer.epilogue}
+    options = {} if offer.epilogue is None else {"epilogue": offer.epilogue}
     if offer.fast_sums:
         options["fast_sums"] = True
     choice = ours.GEMM
     if offer.offsets:
         choice = ours.GROUPED if offer.epilogue is None else ours.SCALED_GROUPED
-    count = (options_in_force() or Options()).candidates
     return list(ours.callers(count, choice, nodes, layout, arguments, **options))
+
+
+def candidate_count() -> int:
+    return (options_in_force() or Options()).candidates
 
 
 def _even_groups(A: Any) -> Callable[[Any], torch.Tensor]:

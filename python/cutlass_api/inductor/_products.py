@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF, INT8
-from cutlass_api.inductor import _lowering
+from cutlass_api.inductor import _lowering, _packed
 from cutlass_api.inductor._nodes import (
     CAST,
     add_call,
@@ -197,7 +197,17 @@ def _decomposed(node: fx.Node, factors: Sequence[Any], add: Callable[..., fx.Nod
 def replace_unhandled(graph: fx.Graph, node: fx.Node) -> bool:
     """Replaces a product for which Inductor calls no handler by our operator. Returns whether it
     did."""
-    if _is_grouped(node):
+    if _packed.mark_constant(graph, node):
+        pass  # it is lowered by `_packed`
+    elif _is_int8pack(node):
+        x, weight, scales = node.args
+        with graph.inserting_before(node):
+            columns = add_call(graph, aten.permute.default, weight, [1, 0])
+        _replace(
+            *(graph, node, MIXED, [x, columns, scales]),
+            arguments=lambda inputs: [inputs[0], _transposed(inputs[1]), inputs[2]],
+        )
+    elif _is_grouped(node):
         _replace(graph, node, OPS.grouped_mm.default, arguments_of(node)[:3])
     elif _is_scaled_grouped(node):
         # Our operator takes neither a bias nor the scale of a result.
@@ -220,6 +230,19 @@ def _values(node: fx.Node, target: Any, tensors: int) -> list[torch.Tensor] | No
         return None
     values = [value_of(arg) for arg in arguments_of(node)[:tensors]]
     return None if any(value is None or not has_hints(value) for value in values) else values
+
+
+def _is_int8pack(node: fx.Node) -> bool:
+    """Whether a node multiplies rows in 16 bits by the columns of int8, with a scale each."""
+    values = _values(node, aten._weight_int8pack_mm.default, 3)
+    if values is None:
+        return False
+    x, _, scales = values
+    return x.device.type == "cuda" and x.dtype in HALF and scales.dtype in FLOATS
+
+
+def _transposed(node: fx.Node) -> fx.Node:
+    return node.graph.call_function(aten.permute.default, (node, [1, 0]))
 
 
 def _is_grouped(node: fx.Node) -> bool:

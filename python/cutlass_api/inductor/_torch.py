@@ -22,7 +22,12 @@ from torch._inductor.ir import (
     gm_original_output_strides,
     ir_node_to_tensor,
 )
-from torch._inductor.lowering import fallback_handler, register_lowering
+from torch._inductor.lowering import (
+    fallback_handler,
+    make_fallback,
+    register_lowering,
+    require_contiguous,
+)
 from torch._inductor.select_algorithm import (
     ExternKernelCaller,
     ExternKernelChoice,
@@ -137,7 +142,9 @@ __all__ = [
     "fallback_handler",
     "inline_subgraph_to_ir_nodes",
     "ir_node_to_tensor",
+    "make_fallback",
     "realize_inputs",
     "register_lowering",
+    "require_contiguous",
     "utils",
 ]

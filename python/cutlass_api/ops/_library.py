@@ -77,9 +77,11 @@ def launch(
     offsets: Tensor | None = None,
     fast_sums: bool = False,
     element: str | None = None,
+    kernel: str | None = None,
 ) -> Any:
     """Runs ``launch_gemm`` and returns ``out``. Errors name the operator. ``element``: the type of
-    4 bits of B, which is then the int32 words (N, K / 32, 4) of a repacked weight.
+    4 bits of B, which is then the int32 words (N, K / 32, 4) of a repacked weight. ``kernel``: the
+    name of the kernel to run, if it serves the operands.
 
     For FakeTensors and meta tensors, raises what the launch of real tensors would raise.
     """
@@ -92,6 +94,7 @@ def launch(
                 offsets=offsets,
                 fast_sums=fast_sums,
                 element=element,
+                kernel=kernel,
             )
             return out
         except (TypeError, ValueError, BufferError) as error:

@@ -94,7 +94,8 @@ class Lowering(NamedTuple):
     ``operands``: the arguments of the call that are operands of the epilogue, in its order, a list
     for its members. ``epilogue``: the source of the epilogue; None: the product itself.
     ``out_dtype``: the dtype of the output. ``offsets``: the argument that holds the offsets of a
-    grouped product.
+    grouped product. ``weight``: of a weight whose fields are among the operands, the name of its
+    class, and the activation.
     """
 
     operands: Sequence[str] = ()
@@ -102,6 +103,7 @@ class Lowering(NamedTuple):
     out_dtype: torch.dtype | None = None
     fast_sums: bool = False
     offsets: str | None = None
+    weight: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,7 +13,7 @@ from cutlass_api.ops._evaluate import DERIVATIVES
 from cutlass_api.ops._labels import SUMS, Blocks, Labels, Rule, broadcast, dtype_of
 from cutlass_api.ops._library import launch, refuse, rows_of
 from cutlass_api.ops._linear import bias_of_rows, has_rows, linear, matrix
-from cutlass_api.ops._operator import OPS, Call, Gradient, NoDerivative, Operator
+from cutlass_api.ops._operator import OPS, Call, Gradient, Lowering, NoDerivative, Operator
 from cutlass_api.ops._scales import scales_of_sums
 from cutlass_api.weights._classes import CLASSES, Weight
 from cutlass_api.weights._formats import Fields, Format
@@ -41,13 +41,14 @@ def quantized_linear(
     activation: str | None = None,
     *,
     out: Tensor | None = None,
+    kernel: str | None = None,
 ) -> Tensor:
     """activation(input @ weight.T + bias), in one launch.
 
     input (*, K) in float16 or bfloat16. format: the name of the class of ``cutlass_api.weights``
     whose fields follow the input. Values of 4 bits that are not repacked are repacked in each call,
     and those of Float8 are dequantized to the dtype of the input. bias and activation: as of
-    ``linear``.
+    ``linear``. kernel: as of ``launch``.
     """
     name = "quantized_linear"
     weight = weight_of(name, values, scales, zeros, factor, permutation, format)
@@ -82,6 +83,7 @@ def quantized_linear(
         out=target,
         epilogue=epilogue,
         element=weight.format.kernel_element if is_packed else None,
+        kernel=kernel,
     )
     return out
 
@@ -212,6 +214,15 @@ def examples(call: Call, dims: Call, size: int) -> _vmap.Result:
     return call.replace(**{first: operand}).run(), 0
 
 
+def lowering(call: Call) -> Lowering | None:
+    weight = weight_of("quantized_linear", *fields_of(call), call.format)
+    # Of others, each call copies the weight.
+    if weight.format.dtype in FLOAT8 or (weight.format.packing > 1 and not weight.is_repacked):
+        return None
+    names = [name for name in call.operator.tensors if getattr(call, name) is not None]
+    return Lowering(names, weight={"format": call.format, "activation": call.activation})
+
+
 def linear_flops(call: Call) -> Any:
     return 2 * math.prod(call.input) * call.values[0]
 
@@ -289,6 +300,7 @@ OPERATORS = (
         vmap=examples,
         flops=linear_flops,
         sharding=linear_labels,
+        lowering=lowering,
         autocast=("input", "bias"),
         summary="`linear` of float16 or bfloat16 and a [weight](four_bits.md) of 4 or 8 bits",
     ),
