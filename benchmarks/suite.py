@@ -77,7 +77,7 @@ SECTIONS = (
     _gemm("weak", "GEMM, weak shapes", "weak", "bfloat16"),
     _gemm("exact", "GEMM, float32 and float64", "exact", "float32 float64"),
     Section("ladder", "The ladder, float16", "ladder", "ladder"),
-    *map(_llama, llama.KINDS),
+    *map(_llama, (*llama.KINDS, *llama.FORMATS)),
     Section("quantize", "Quantization", "quantize", "quantize"),
     # NVGEMM is a backend of torch, which takes a version that has it.
     *(_compile(model) for model in MODELS if model != "nvgemm"),

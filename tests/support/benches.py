@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cutlass_api.__main__
 import torch
-from cutlass_api.bench import gemm, ladder, latency, limits, llama, options, quantize, timing
+from cutlass_api.bench import gemm, ladder, latency, limits, llama, options, peers, quantize, timing
 
 import benchmarks.__main__
 from benchmarks import cases, tensor_parallel
@@ -52,7 +52,7 @@ class Clock:
 
 def replace_graphs(monkeypatch, clock) -> None:
     """Calls ``clock(launches)`` in place of the capture of a graph."""
-    for module in (timing, gemm, ladder, llama, quantize):
+    for module in (timing, gemm, ladder, llama, peers, quantize):
         monkeypatch.setattr(module, "capture", lambda stream, launches: clock(launches))
 
 

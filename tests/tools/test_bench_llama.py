@@ -11,9 +11,13 @@ from types import ModuleType, SimpleNamespace
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.bench import limits, llama
+from cutlass_api.bench import limits, llama, peers
+from cutlass_api.weights import Float8
 from support.benches import LLAMA, PNG, Clock, replace_graphs, run, use_the_cpu
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+#: Of an element, with the scales.
+BYTES = {"int4": 0.5 + 2 / 128, "mxfp4": 0.5 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
 
 
 def test_the_summary_of_8_bit_products() -> None:
@@ -171,6 +175,59 @@ def test_operands_of_8_bit_products(monkeypatch, kind: str, rows: int) -> None:
             assert kind == "fp8-block"
         else:
             assert first.metadata.kernel_name.startswith(("sm90", "skinny"))
+
+
+def test_weights_are_timed_beside_bfloat16(monkeypatch, on_the_cpu, capsys, tmp_path: Path) -> None:
+    """All launches run on the CPU. One peer computes the product, the others fail in their ways."""
+    monkeypatch.setattr(torch, "compile", lambda *args, **options: pytest.fail("timed Triton"))
+
+    def fails(weight):
+        raise RuntimeError("no kernel\nin many lines")
+
+    def lacks(weight):
+        raise peers.NotServed
+
+    made = {
+        "marlin": lambda weight: lambda x: x @ weight.dequantize().to(x.dtype).t(),
+        "machete": lambda weight: lambda x: x.new_zeros(len(x), weight.shape[0]),
+        "humming": fails,
+        "gemlite": lacks,
+    }
+    for name, make in made.items():
+        monkeypatch.setitem(peers.PEERS, name, (make, *peers.PEERS[name][1:]))
+    monkeypatch.setattr(peers, "find_spec", lambda name: True)
+    path = tmp_path / "rows.json"
+    kinds = ("int4", "mxfp4", "nvfp4")
+    run(monkeypatch, "bench", "llama", "--dtype", *kinds, "--rows", "4", "--json", path)
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["kind"] for row in rows] == [kind for kind in kinds for _ in llama.WEIGHTS]
+    for row in rows:
+        assert row["torch"] == row["first"] == row["marlin"] == 100.0
+        assert not any(row[name] for name in ("machete", "humming", "gemlite", "triton"))
+        assert row["read"] == pytest.approx(1e6 * BYTES[row["kind"]] * 256 * 128 / 1e12, rel=1e-3)
+    shown = capsys.readouterr().out
+    assert "int4 4x256x128: machete fails: ValueError: its error is 1\n" in shown
+    assert "int4 4x256x128: humming fails: RuntimeError: no kernel\n" in shown
+    assert "marlin us" in shown and "gemlite" not in shown
+
+
+def test_missing_packages_have_one_line_each(monkeypatch, on_the_cpu, capsys) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    run(monkeypatch, "bench", "llama", "--dtype", "int4", "--rows", "4,20")
+    shown = capsys.readouterr().out
+    for name, (_, package, _) in peers.PEERS.items():
+        assert shown.count(f"{name}: skipped: the package {package} is not installed\n") == 1
+    run(monkeypatch, "bench", "llama", "--rows", "20", "--no-triton")
+    assert "skipped" not in capsys.readouterr().out
+
+
+def test_weights_that_no_kernel_multiplies_are_skipped(monkeypatch, on_the_cpu, capsys) -> None:
+    def refuses(weight):
+        raise ValueError("no kernel multiplies it")
+
+    monkeypatch.setattr(Float8, "__cutlass_operand__", refuses)
+    run(monkeypatch, "bench", "llama", "--dtype", "fp8w", "--rows", "4")
+    assert "fp8w 4x256x128: skipped: no kernel multiplies it\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("found", [[], ValueError("unknown operation 'scale_blocks'")])

@@ -1,5 +1,5 @@
-"""GPU time of 8-bit products with the weights of a Llama model: Rutlass, torch, Triton and, if
-installed, ``cutlass.operators``.
+"""GPU time of products with the weights of a Llama model in 4 and 8 bits: Rutlass, torch, Triton
+and, if installed, ``cutlass.operators`` and the packages of :mod:`cutlass_api.bench.peers`.
 
 The weights are those of a 7 B model (PyTorch pull request 119685). Times are taken as in
 :mod:`cutlass_api.bench.gemm`: operands larger than L2, CUDA graphs, methods in turns, medians.
@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import EpilogueArguments, GemmArguments, PerformanceControls
-from cutlass_api.bench import options, report
+from cutlass_api.bench import options, peers, report
 from cutlass_api.bench.base import Bench, Column, Document, Entry, both, deviation
 from cutlass_api.bench.limits import copy_rate, sets_beyond_l2
 from cutlass_api.bench.timing import Contest, Timed, capture, time_operators
@@ -36,7 +36,11 @@ ROWS = (1, 16, 64, 256, 1024, 4096)
 #: - fp8-fast: as fp8; torch adds up in the registers of tensor cores alone (``use_fast_accum``).
 #: - fp8-block: e4m3 times e4m3 into bfloat16 with a scale each 128 elements of a row of A and each
 #:   128 x 128 block of B; torch: ``torch._scaled_mm``, which needs a multiple of 4 rows.
+#: - int4, mxfp4, nvfp4, fp8w: bfloat16 times a weight of :data:`FORMATS`; torch: its product with
+#:   the weight in bfloat16, which reads two to four times the bytes.
 KINDS = ("int8", "mixed", "fp8", "fp8-row", "fp8-fast", "fp8-block")
+#: Functions of ``cutlass_api.quantize``.
+FORMATS = {"int4": "int4", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "fp8w": "fp8"}
 
 #: The backends, by the field of a row that holds the time: the column's title and the bar's label,
 #: and the bar's color.
@@ -44,6 +48,7 @@ BACKENDS = {
     "torch": ("torch", "#bbbbbb"),
     "triton": ("Triton", "#ccbb44"),
     "operators": ("cutlass.operators", "#66ccee"),
+    **{name: (name, color) for name, (_, _, color) in peers.PEERS.items()},
     "first": ("Rutlass, ranked first", "#4477aa"),
 }
 
@@ -77,6 +82,10 @@ class Row:
     #: The time to read the weights at the rate of a copy on this GPU.
     read: float
     operators: float | None = None
+    marlin: float | None = None
+    machete: float | None = None
+    humming: float | None = None
+    gemlite: float | None = None
     #: The quartiles of the turns of ``torch`` and ``first``.
     quartiles: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -93,11 +102,12 @@ class Operands:
 
         self.kind = kind
         n, k = weight
-        self.sets = [self._operands(rows, n, k) for _ in range(sets_beyond_l2(k * n))]
+        bytes_of_set = k * n // (2 if "4" in kind else 1)
+        self.sets = [self._operands(rows, n, k) for _ in range(sets_beyond_l2(bytes_of_set))]
         self.stream = torch.cuda.Stream()
 
     def _operands(self, m: int, n: int, k: int) -> tuple[Any, ...]:
-        """A, B, the output, and the scales of A and B."""
+        """A, B, the output, and the scales of A and B, or B in bfloat16 of a weight."""
         import torch
 
         from cutlass_api import quantize
@@ -107,6 +117,11 @@ class Operands:
         empty = partial(torch.empty, m, n, device="cuda")
         if self.kind == "int8":
             return integers((m, k)), integers((n, k)).mT, empty(dtype=torch.int32)
+        if self.kind in FORMATS:
+            a, w = (random(*shape, dtype=torch.bfloat16) for shape in ((m, k), (n, k)))
+            weight = getattr(quantize, FORMATS[self.kind])(w)
+            dense = weight.dequantize(torch.bfloat16).mT
+            return a, weight.repack(), empty(dtype=torch.bfloat16), dense
         if self.kind == "mixed":
             a = random(m, k, dtype=torch.float16)
             return a, integers((n, k)).mT, empty(dtype=torch.float16)
@@ -128,6 +143,8 @@ class Operands:
             if self.sets[0][0].shape[0] <= 16:
                 return None
             return lambda a, b, out: torch._int_mm(a, b), self.sets
+        if self.kind in FORMATS:
+            return lambda a, weight, out, dense: torch.mm(a, dense), self.sets
         if self.kind == "mixed":
             return lambda a, b, out: torch.mm(a, b.to(a.dtype)), self.sets
         is_fast = self.kind == "fp8-fast"
@@ -151,8 +168,8 @@ class Operands:
 
     def arguments(self) -> list[GemmArguments]:
         accumulator = "int32" if self.kind == "int8" else "float32"
-        if not self.kind.startswith("fp8"):
-            return [GemmArguments(a, b, out, accumulator) for a, b, out in self.sets]
+        if self.kind in FORMATS or not self.kind.startswith("fp8"):
+            return [GemmArguments(a, b, out, accumulator) for a, b, out, *_ in self.sets]
         from cutlass_api.ops import _epilogues
 
         is_blocked = self.kind == "fp8-block"
@@ -176,9 +193,10 @@ def measure_row(
     *,
     rate: float,
     with_triton: bool,
+    others: Sequence[str] = (),
 ) -> Row:
-    """Times one product with each method. Prints the reason if Triton fails. Raises
-    :class:`Unserved` without a kernel.
+    """Times one product with each method. Prints the reason if Triton or one of ``others``, the
+    peers, fails. Raises :class:`Unserved` without a kernel.
     """
     import torch
 
@@ -198,7 +216,7 @@ def measure_row(
     if theirs:
         function, sets = theirs
         methods["torch"] = capture(operands.stream, [partial(function, *each) for each in sets])
-        if with_triton:
+        if with_triton and kind not in FORMATS:
             try:
                 methods["triton"] = _triton(operands.stream, function, sets)
             except Exception as error:  # inductor has no template, or none of them compiles
@@ -206,14 +224,21 @@ def measure_row(
                 name = product(kind, rows, weight)
                 print(f"{name}: Triton fails: {type(error).__name__}: {reason}", flush=True)
     # cutlass.operators takes no scales of tensors, rows or blocks in float32.
-    if not kind.startswith("fp8"):
+    first = operands.sets[0][1]
+    if kind in FORMATS:
+        stored = [(a, b.unpack()) for a, b, *_ in operands.sets]
+        name = product(kind, rows, weight)
+        methods.update(peers.captured(name, others, stored, operands.stream))
+        read = sum(tensor.nbytes for tensor in first.tensors().values())
+    else:
+        read = math.prod(weight) * first.element_size()
+    if kind not in FORMATS and not kind.startswith("fp8"):
         accumulator = torch.int32 if kind == "int8" else torch.float32
         found = time_operators(operands.sets, operands.stream, accumulator)
         if found:
             methods["operators"] = found
     times = contest.times()
-    read = math.prod(weight) * operands.sets[0][1].element_size()
-    return Row(
+    row = Row(
         kind=kind,
         rows=rows,
         weight=weight,
@@ -223,6 +248,8 @@ def measure_row(
         read=1e6 * read / rate,
         **times,
     )
+    of_peers: dict[str, Any] = {name: contest.median(name) for name in peers.PEERS}
+    return replace(row, **of_peers)
 
 
 def _triton(stream: Any, function: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Timed:
@@ -247,11 +274,12 @@ def measure(kinds: Sequence[str], rows: Sequence[int], with_triton: bool = True)
     import torch
 
     with_triton = with_triton and find_spec("triton") is not None
-    rate = copy_rate()
+    others = peers.installed() if FORMATS.keys() & set(kinds) else []
+    options: dict[str, Any] = {"rate": copy_rate(), "with_triton": with_triton, "others": others}
     with ThreadPoolExecutor() as pool:
         for kind, count, weight in itertools.product(kinds, rows, WEIGHTS):
             try:
-                yield measure_row(kind, count, weight, pool, rate=rate, with_triton=with_triton)
+                yield measure_row(kind, count, weight, pool, **options)
             except Unserved as reason:
                 print(f"{product(kind, count, weight)}: skipped: {reason}", flush=True)
             torch.cuda.empty_cache()
@@ -269,12 +297,12 @@ def backends(rows: Sequence[Row]) -> list[str]:
 
 
 class Llama(Bench[Row]):
-    name, about = "llama", "GPU time of 8-bit products with a Llama's weights"
-    title = "8-bit products with the weights of a Llama"
+    name, about = "llama", "GPU time of products with a Llama's weights in 4 and 8 bits"
+    title = "Products with the weights of a Llama"
     row, field = Row, "weight"
     columns = (
         ("product", "name", ""),
-        *((f"{BACKENDS[name][0]} us", name, ".1f") for name in ("torch", "triton", "operators")),
+        *((f"{BACKENDS[name][0]} us", name, ".1f") for name in BACKENDS if name != "first"),
         ("first us", "first", ".1f"),
         ("best us", "best", ".1f"),
         ("torch/first", lambda row: row.torch and row.torch / row.first, ".2f"),
@@ -288,7 +316,9 @@ class Llama(Bench[Row]):
         return [column for column in self.columns if column[1] not in missing]
 
     def add_options(self, command: argparse.ArgumentParser) -> None:
-        command.add_argument("--dtype", nargs="+", choices=KINDS, default=["int8"], help="operands")
+        command.add_argument(
+            "--dtype", nargs="+", choices=(*KINDS, *FORMATS), default=["int8"], help="operands"
+        )
         options.add_counts(command, "--rows", "rows of the activations", ROWS)
         command.add_argument(
             "--no-triton",
