@@ -879,7 +879,8 @@ class PreparedLaunch:
     An operand passed by keyword replaces the bound operand in that call. It must have the
     same dtype, shape, strides and device. A bound FakeTensor must be replaced. An epilogue's
     operand has its name in the epilogue function as keyword (D has `out`); a number replaces
-    a number. An epilogue's operand named A, B, out or stream cannot be replaced.
+    a number. An epilogue's operand named A, B, out or stream cannot be replaced. A weight of
+    `cutlass_api.weights` replaces a weight of its format, with its scales.
     """
 
     def __call__(

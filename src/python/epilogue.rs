@@ -316,6 +316,22 @@ impl EpilogueArguments {
         Ok(Ok(EpilogueArguments { epilogue_fn, traced_epilogue, operands }))
     }
 
+    /// The scales of an operand in place of those that `of_scaled` added for an operand of this
+    /// index, by their names. Names differ from the user's by underscores behind them.
+    pub fn scales_of<'py>(
+        &self,
+        py: Python<'py>,
+        at: usize,
+        tensor: &ScaledTensor,
+    ) -> Vec<(&'static str, Bound<'py, PyAny>)> {
+        let plain = [["scale_a", "zero_a", "factor_a"], ["scale_b", "zero_b", "factor_b"]][at];
+        let named = tensor.scales(py).into_iter().zip(plain).filter_map(|(object, plain)| {
+            let mut names = self.operands.iter().map(|(name, ..)| *name);
+            Some((names.rfind(|name| name.trim_end_matches('_') == plain)?, object?))
+        });
+        named.collect()
+    }
+
     /// A problem with the output D, from inputs without memory.
     fn problem(&self, accumulator: DType) -> PyResult<Problem> {
         let out = match self.operands.iter().find(|(name, ..)| *name == MAIN_OUTPUT) {

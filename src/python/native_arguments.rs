@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -176,6 +177,30 @@ impl NativeArguments {
         self.kept.get().map(|kept| &**kept)
     }
 
+    /// The scales of an operand that replaces the one at this position, by the names of the
+    /// epilogue's operands. Raises ValueError for scales that the bound operand does not have.
+    pub fn scales_of<'py>(
+        &self,
+        position: usize,
+        new: &Bound<'py, ScaledTensor>,
+    ) -> PyResult<Vec<(&'static str, Bound<'py, PyAny>)>> {
+        let (py, name) = (new.py(), self.operands[position].name);
+        let mut scaled = self.scaled.iter().flat_map(|scaled| &scaled.tensors);
+        let bound = scaled.find(|(at, _)| *at == position).map(|(_, tensor)| tensor.get());
+        let found = match (bound, &self.fused) {
+            (Some(bound), Some(fused)) if bound.has_scales_like(py, new.get())? => {
+                Some(fused.0.get().scales_of(py, position, new.get()))
+            }
+            _ => None,
+        };
+        found.ok_or_else(|| {
+            let facts = new.get().facts_of_scales(py);
+            PyValueError::new_err(format!(
+                "{name} has scales {facts}, but the launch was bound for other ones"
+            ))
+        })
+    }
+
     /// Keeps a launch unless one is kept already.
     pub fn keep(&self, launch: KeptLaunch) {
         let _ = self.kept.set(Box::new(launch));
@@ -296,7 +321,7 @@ impl<'py> UnboundEpilogue<'py> {
 }
 
 /// The operand in a tensor, a `DenseTensor` or a `ScaledTensor`. Calls `scaled` with the latter.
-fn unwrapped(
+pub fn unwrapped(
     name: &'static str,
     tensor: &Bound<'_, PyAny>,
     scaled: impl FnOnce(Py<ScaledTensor>),

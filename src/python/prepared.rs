@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
@@ -11,9 +12,9 @@ use super::arguments::{RuntimeArguments, as_arguments};
 use super::compilation::{artifact_or_compile, check_artifact, program_of};
 use super::host::Interpreter;
 use super::kernel::PyKernel;
-use super::native_arguments::NativeArguments;
+use super::native_arguments::{NativeArguments, unwrapped};
 use super::ranges::Range;
-use super::replace::replacement;
+use super::replace::{matching, replacement};
 use super::run::run_reference;
 use super::stream::{StreamArgument, optional_handle, stream_handle};
 use super::support::refusal;
@@ -23,6 +24,7 @@ use crate::kernel::at;
 use crate::launch::{
     LastLaunch, LaunchError, LaunchRequest, PreparedLaunch, check, check_architecture, device_of,
 };
+use crate::operand::Operand;
 use crate::problem::Problem;
 
 /// A prepared launch, as `Kernel.bind` returns it. Each call enqueues the launch on the operands'
@@ -31,7 +33,8 @@ use crate::problem::Problem;
 /// An operand passed by keyword replaces the bound operand in that call. It must have the same
 /// dtype, shape, strides and device. A bound FakeTensor must be replaced. An epilogue's
 /// operand has its name in the epilogue function as keyword (D has `out`); a number replaces a
-/// number. An epilogue's operand named A, B, out or stream cannot be replaced.
+/// number. An epilogue's operand named A, B, out or stream cannot be replaced. A weight of
+/// `cutlass_api.weights` replaces a weight of its format, with its scales.
 #[pyclass(name = "PreparedLaunch", module = "cutlass_api", frozen)]
 pub struct PyPreparedLaunch {
     position: usize,
@@ -184,7 +187,7 @@ impl PyPreparedLaunch {
             let tensor = native.operands[0].object.bind(py);
             StreamArgument { handle: stream, is_trusted }.resolve(tensor, native.problem.device())
         };
-        let replacements = [A, B, out];
+        let mut replacements = [A, B, out];
         if let Some(launch) = &self.launch
             && replacements.iter().all(Option::is_none)
             && epilogue.is_none()
@@ -193,7 +196,40 @@ impl PyPreparedLaunch {
             launch.enqueue(&Interpreter(py), resolve()?)?;
             return Ok(());
         }
+        let (mut views, mut with_scales) = ([None; 2], None);
+        for (position, (tensor, view)) in replacements.iter_mut().zip(&mut views).enumerate() {
+            let name = native.operands[position].name;
+            let wrapped = tensor.filter(|tensor| Operand::of_known_type(name, tensor).is_none());
+            if let Some(wrapped) = wrapped {
+                // The launch reads the memory after this call, in which no copy would live on.
+                let as_is = wrapped.getattr_opt(intern!(py, "is_operand"))?;
+                if as_is.is_some_and(|flag| matches!(flag.is_truthy(), Ok(false))) {
+                    return Err(PyValueError::new_err(format!(
+                        "kernels do not read the fields of {name} as they are; call repack() on \
+                         it once, and make new arguments of zero points that are added"
+                    )));
+                }
+                let mut scaled = None;
+                let read = unwrapped(name, wrapped, |tensor| scaled = Some(tensor))?.1;
+                *view = Some(matching(name, native.problem.views()[position], read)?);
+                *tensor = None;
+                if let Some(scaled) = scaled {
+                    let operands = match with_scales.take().or_else(|| epilogue.cloned()) {
+                        Some(operands) => operands.copy()?,
+                        None => PyDict::new(py),
+                    };
+                    for (name, scales) in native.scales_of(position, scaled.bind(py))? {
+                        operands.set_item(name, scales)?;
+                    }
+                    with_scales = Some(operands);
+                }
+            }
+        }
+        let epilogue = with_scales.as_ref().or(epilogue);
         let problem = native.problem_with(|position, operand| {
+            if let Some(view) = views.get(position).copied().flatten() {
+                return Ok(view);
+            }
             match replacements.get(position).copied().flatten() {
                 Some(tensor) => replacement(operand.name, native.problem.views()[position], tensor),
                 None => operand.reread(py, stream),

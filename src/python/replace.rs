@@ -16,7 +16,12 @@ pub fn in_memory(name: &str, view: View) -> PyResult<View> {
 /// The view of a tensor that replaces a bound operand. The tensor must match the operand in dtype,
 /// shape, strides and device. The bound operand may be a FakeTensor, the replacement may not.
 pub fn replacement(name: &str, bound: &View, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-    let view = in_memory(name, operand::read(name, tensor)?)?;
+    matching(name, bound, operand::read(name, tensor)?)
+}
+
+/// The view of an operand that replaces a bound one.
+pub fn matching(name: &str, bound: &View, view: View) -> PyResult<View> {
+    let view = in_memory(name, view)?;
     if (View { data: bound.data, read_only: bound.read_only, fake: bound.fake, ..view }) != *bound {
         let (new, bound) = (describe(&view), describe(bound));
         return Err(PyValueError::new_err(format!(

@@ -165,6 +165,12 @@ impl ScaledTensor {
         })
     }
 
+    /// Whether another tensor has the same kinds of scales, for the same blocks of values.
+    pub fn has_scales_like(&self, py: Python<'_>, other: &ScaledTensor) -> PyResult<bool> {
+        let kinds = |tensor: &ScaledTensor| tensor.scales(py).map(|each| each.is_some());
+        Ok(kinds(self) == kinds(other) && self.layout(py)? == other.layout(py)?)
+    }
+
     /// The tensor of scales, the mode and the swizzle, for a `repr`.
     pub fn facts_of_scales(&self, py: Python<'_>) -> String {
         let (scale, mode) = (self.scale.get().view(), text_of(self.mode.bind(py)));

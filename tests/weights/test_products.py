@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy
 import pytest
 import torch
-from cutlass_api import quantize
+from cutlass_api import quantize, weights
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from cutlass_api.weights import Int4
 from support import codes, memory
@@ -51,6 +51,66 @@ def test_arguments_follow_the_memory_of_a_weight():
     assert not torch.equal(out, first)
     expected = x.double() @ weight.dequantize(torch.float32).double().t()
     torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=5e-2)
+
+
+MAKERS = {
+    "int4": lambda w: quantize.int4(w, 32).repack(),
+    "uint4": lambda w: quantize.uint4(w, 32).repack(),
+    "mxfp4": lambda w: quantize.mxfp4(w).repack(),
+    "nvfp4": lambda w: quantize.nvfp4(w).repack(),
+    "int8": lambda w: weights.Int8(*quantize.per_group(w, 32)),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_weight_replaces_a_bound_one_with_its_scales(name):
+    """Beside an operand of the user's epilogue that has the name of the scales."""
+    first, second = (MAKERS[name](torch.randn(24, 64) * size) for size in (1, 3))
+    bias, out = torch.randn(24), torch.empty(5, 24, dtype=torch.bfloat16)
+    source = "def f(accum, scale_b):\n    D = accum + scale_b\n    return D\n"
+    epilogue = EpilogueArguments(source, scale_b=bias, D=out)
+    args, x, _ = product_of(first, epilogue=epilogue)
+    launch = cutlass_api.get_kernels(args)[0].bind(args)
+
+    def expect(weight, bias=bias):
+        expected = x.double() @ weight.dequantize(torch.float32).double().t() + bias
+        torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=5e-2)
+
+    for options, weight in (({}, first), ({"B": second}, second), ({}, first)):
+        launch(**options)
+        expect(weight)
+    launch(B=second, scale_b=2 * bias)
+    expect(second, 2 * bias)
+
+
+def test_a_bound_weight_refuses_other_ones():
+    weight = quantize.int4(torch.randn(24, 64), 32)
+    args, *_ = product_of(weight)
+    launch = cutlass_api.get_kernels(args)[0].bind(args)
+    added = weights.UInt4(weight.values, weight.scales, weight.scales).repack()
+    order = torch.arange(63, -1, -1, dtype=torch.int32)
+    for other, message in (
+        (weight, r"call repack\(\) on it once"),
+        (added, r"new arguments of zero points that are added"),
+        (Int4(weight.values, weight.scales, order).repack(), r"has a permutation"),
+        (quantize.int4(torch.randn(24, 64), 64).repack(), r"was bound for other ones"),
+        (quantize.uint4(torch.randn(24, 64), 32).repack(), r"B is uint4 .* bound for int4"),
+        (quantize.int4(torch.randn(32, 64), 32).repack(), r"B is int4 \[64, 32\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            launch(B=other)
+    with pytest.raises(TypeError, match="B is a str"):
+        launch(B="weight")
+    a, b = torch.ones(5, 64).bfloat16(), torch.ones(64, 24, dtype=torch.int8)
+    plain = GemmArguments(a, b, torch.empty(5, 24).bfloat16(), torch.float32)
+    launch = cutlass_api.get_kernels(plain)[0].bind(plain)
+    int8 = weights.Int8(torch.ones(24, 64, dtype=torch.int8), torch.ones(24, 1))
+    with pytest.raises(ValueError, match=r"B is int8 .* bound for"):
+        launch(B=int8)  # of other strides
+    plain = GemmArguments(a, b.t().contiguous().t(), torch.empty(5, 24).bfloat16(), torch.float32)
+    launch = cutlass_api.get_kernels(plain)[0].bind(plain)
+    with pytest.raises(ValueError, match=r"B has scales .* bound for other ones"):
+        launch(B=int8)
 
 
 def test_mxfp4_refuses_float16():

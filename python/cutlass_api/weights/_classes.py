@@ -173,6 +173,11 @@ class Weight:
         """Whether ``values`` has the order of kernels."""
         return self.format.packing > 1 and self.values.dtype is REPACKED
 
+    @property
+    def is_operand(self) -> bool:
+        """Whether kernels read the fields as they are: :meth:`__cutlass_operand__` copies none."""
+        return not self.format.adds_zero and (self.format.packing == 1 or self.is_repacked)
+
     def __cutlass_operand__(self) -> ScaledTensor:
         """The weight as B (K, N) of :class:`cutlass_api.arguments.GemmArguments`, with its scales.
         Arguments hold a copy in the order of :meth:`repack`, unless the weight has that order.
