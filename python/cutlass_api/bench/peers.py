@@ -78,18 +78,16 @@ def machete(weight: "Weight") -> Product:
 
 
 def gemlite(weight: "Weight") -> Product:
-    import gemlite
     import torch
+    from gemlite.core import DType, GemLiteLinearTriton
 
     from cutlass_api.weights._packing import nibbles
 
     if type(weight).__name__ != "Int4":
         raise NotServed
     n, k = weight.shape
-    half = gemlite.DType.BF16
-    layer = gemlite.GemLiteLinear(
-        4, weight.group, in_features=k, out_features=n, input_dtype=half, output_dtype=half
-    )
+    dtypes = {"input_dtype": DType.BF16, "output_dtype": DType.BF16}
+    layer = GemLiteLinearTriton(4, weight.group, in_features=k, out_features=n, **dtypes)
     scales = weight.scales.to(torch.bfloat16).reshape(-1, 1)
     layer.pack(nibbles(weight.values), scales, torch.full_like(scales, 8), None)
     return layer.forward  # type: ignore[no-any-return]
