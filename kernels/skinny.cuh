@@ -65,9 +65,9 @@ struct SkinnyGemm {
   static constexpr int TILE_M = ROWS > MIN_M ? ROWS : MIN_M;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
-  using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K>;
+  using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K, CODES>;
   using TileB = OperandTile<B, B_K_MAJOR, TILE_N, TILE_K>;
-  using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
+  using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN, CODES>;
   using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
 
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
@@ -96,7 +96,12 @@ struct SkinnyGemm {
   static constexpr int SMEM_KB_PER_SM = 227;
 #endif
   static constexpr int BY_MEMORY = SMEM_KB_PER_SM * 1024 / (SMEM_BYTES + 1024);
-  static constexpr int BY_REGISTERS = MIXED ? 3 : ASYNC ? 2 : ROWS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
+  static constexpr int BY_REGISTERS = CODES         ? (WARP_N + ROWS > 32 ? 2 : 3)
+                                      : MIXED       ? 3
+                                      : ASYNC       ? 2
+                                      : ROWS > 16   ? 1
+                                      : TILE_N > 32 ? 2
+                                                    : 3;
   static constexpr int MIN_CTAS = BY_MEMORY < 1              ? 1
                                   : BY_MEMORY < BY_REGISTERS ? BY_MEMORY
                                                              : BY_REGISTERS;
@@ -224,7 +229,7 @@ struct SkinnyGemm {
     }
 
     __device__ __forceinline__ void store(f32* slab) const {
-      store_sums<Mma, SUM_PITCH>(slab + warp_n, sums);
+      store_sums<Mma, SUM_PITCH>(slab + warp_n, sums, threadIdx.x % 32 / 4, 1.0f);
     }
   };
 

@@ -11,7 +11,7 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
 
 // No instruction: hides from the compiler how an address was computed. Without it, an address that
 // grows by a constant in a loop becomes a 64-bit multiplication at each use.
-__device__ __forceinline__ const char* opaque(const char* address) {
+template <class T> __device__ __forceinline__ const T* opaque(const T* address) {
   asm("" : "+l"(address));
   return address;
 }
@@ -22,6 +22,9 @@ __device__ __forceinline__ const char* opaque(const char* address) {
 __device__ __forceinline__ unsigned opaque(unsigned value) {
   return __shfl_sync(0xffffffffu, value, threadIdx.x % 32);
 }
+
+// "Parallel Synchronization and Communication Instructions: vote.sync".
+__device__ __forceinline__ bool any(bool predicate) { return __any_sync(0xffffffffu, predicate); }
 
 // "Parallel Synchronization and Communication Instructions: elect.sync": true in one lane of a
 // converged warp, always the same one. As the guard of TMA instructions, it lets ptxas assume that

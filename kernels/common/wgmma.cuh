@@ -143,6 +143,11 @@ __device__ __forceinline__ void multiply_sums(f32 first, f32 second, f32 third, 
       "n"(FIRST + 3));
 }
 
+template <int FIRST, int END> __device__ __forceinline__ void multiply_all_sums(f32 factor) {
+  multiply_sums<FIRST>(factor, factor, factor, factor);
+  if constexpr (FIRST + 4 < END) multiply_all_sums<FIRST + 4, END>(factor);
+}
+
 // PTX ISA, "Data Movement and Conversion Instructions: cvt": two accumulators as a pair of 16-bit
 // elements, the first source operand in the upper half.
 template <class Out> struct PairConversion;
@@ -329,6 +334,8 @@ template <int M_BLOCKS> struct WgmmaFragments {
 
 // What the integers of a lane's rows are multiplied by, after a zero point is subtracted.
 template <int M_BLOCKS, class Narrow, bool FRACTIONS_> struct RowFactors {
+  static constexpr f32 REST = 1.0f;
+  static constexpr bool POWERS = false;
   static constexpr bool FRACTIONS = FRACTIONS_;  // whether a zero point can have a fraction
   f32 scales[M_BLOCKS][2], zeros[M_BLOCKS][2];
   __device__ __forceinline__ void set(int i, f32 scale, f32 zero) {
@@ -391,6 +398,7 @@ template <int M_BLOCKS, class Wide, class Narrow> struct CodeFragments {
   static constexpr int GROUPS = 8;  // of a K block: 32 k
   struct Fetched { unsigned words[M_BLOCKS][2]; };
   unsigned address;  // of the lane's first word
+  CodeMasks masks;
   __device__ __forceinline__ CodeFragments(unsigned tile) {
     const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
     address = tile + warp * 2048 + g * (128 + 16) + q * 4;
@@ -403,42 +411,58 @@ template <int M_BLOCKS, class Wide, class Narrow> struct CodeFragments {
       fetched.words[i / 2][i % 2] = word[0];
     }
   }
-  static __device__ __forceinline__ void convert(unsigned (&a)[M_BLOCKS][8],
-                                                 const Fetched& fetched) {
-    convert_with<1>(a, fetched, 0, [](unsigned pair, int, int) { return pair; });
+  __device__ __forceinline__ void convert(unsigned (&a)[M_BLOCKS][8],
+                                          const Fetched& fetched) const {
+    convert_with<1>(a, fetched, 0, [](int, int) { return CodeNumbers<Wide, Narrow>(); });
   }
   template <int PARTS, class Factors>
-  static __device__ __forceinline__ void convert_scaled(unsigned (&a)[M_BLOCKS][8],
-                                                        const Fetched& fetched,
-                                                        const Factors& factors, int part) {
-    convert_with<PARTS>(a, fetched, part, [&](unsigned pair, int block, int row) {
-      return factors.rows[block][row].apply(pair);
+  __device__ __forceinline__ void convert_scaled(unsigned (&a)[M_BLOCKS][8], const Fetched& fetched,
+                                                 const Factors& factors, int part) const {
+    convert_with<PARTS>(a, fetched, part, [&](int block, int row) -> const auto& {
+      return factors.rows[block][row];
     });
   }
 
  private:
-  template <int PARTS, class Apply>
-  static __device__ __forceinline__ void convert_with(unsigned (&a)[M_BLOCKS][8],
-                                                      const Fetched& fetched, int part,
-                                                      const Apply& apply) {
+  // `of_row`: what converts the pairs of a row.
+  template <int PARTS, class OfRow>
+  __device__ __forceinline__ void convert_with(unsigned (&a)[M_BLOCKS][8], const Fetched& fetched,
+                                               int part, const OfRow& of_row) const {
 #pragma unroll
     for (int block = 0; block < M_BLOCKS; ++block)
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         const unsigned word = fetched.words[block][row];
+        const auto& numbers = of_row(block, row);
         if (PARTS == 1 || part == 0) {
-          a[block][row] = apply(widen_codes<Wide, Narrow, 0>(word), block, row);
-          a[block][2 + row] = apply(widen_codes<Wide, Narrow, 1>(word), block, row);
+          a[block][row] = numbers.template pair<0>(word, masks);
+          a[block][2 + row] = numbers.template pair<1>(word, masks);
         }
         if (PARTS == 1 || part == 1) {
-          a[block][4 + row] = apply(widen_codes<Wide, Narrow, 2>(word), block, row);
-          a[block][6 + row] = apply(widen_codes<Wide, Narrow, 3>(word), block, row);
+          a[block][4 + row] = numbers.template pair<2>(word, masks);
+          a[block][6 + row] = numbers.template pair<3>(word, masks);
         }
       }
   }
 };
 
 // The factors of a lane's rows of codes.
-template <int M_BLOCKS, class Factor> struct CodeFactors { Factor rows[M_BLOCKS][2]; };
+template <int M_BLOCKS, class Factor> struct CodeFactors {
+  static constexpr f32 REST = Factor::REST;
+  static constexpr bool POWERS = Factor::POWERS;
+  Factor rows[M_BLOCKS][2];
+  static __device__ __forceinline__ bool is_large(unsigned scales) {
+    return Factor::is_large(scales);
+  }
+  // Multiplies row i of fragments by what a large scale leaves.
+  template <class Scale>
+  static __device__ __forceinline__ void multiply_rest(unsigned (&a)[M_BLOCKS][8], int i,
+                                                       Scale large) {
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair)
+      a[i / 2][2 * pair + i % 2] =
+          multiply_pair<bf16>(a[i / 2][2 * pair + i % 2], Factor::rest(large));
+  }
+};
 
 }  // namespace ptx

@@ -10,13 +10,15 @@
 //            bit of the second summand: -128 (0xc300) or -256 (0xc380). That of an unsigned byte,
 //            worth 128, selects the second summand from -128 and 0.
 //
-// Codes of 4 bits: a word has those of pair p in bits 4 p and 16 + 4 p on (DType::packed_place).
+// Codes of 4 bits: a word has eight, the first of each pair in its lower half, in the order of
+// DType::packed_place. One or two shifts and masks move the bits of a pair to those of numbers of
+// 16 bits (code_bits):
 //
-// Integers   The code becomes the low bits of 1024 or 128, as above; what is subtracted includes
-//            the 8 of s4. In float16, the codes of odd pairs stay in bits 4 to 7, as 16 times the
-//            number.
-// e2m1       Sign, exponent and mantissa are moved to those of the 16-bit type. Its exponent bias
-//            is larger by 14 (float16) or 126, which a multiplication corrects, subnormals too.
+// Integers   The code becomes the low bits of 1024 or 128, as above. Subtracting that number, and 8
+//            of s4, leaves the integer. In float16, the codes of odd pairs stay in bits 4 to 7, as
+//            16 times the number.
+// e2m1       Sign, exponent and mantissa become those of the 16-bit type, whose exponent bias is
+//            larger by 14 (float16) or 126. A multiplication corrects it, subnormals too.
 #pragma once
 #include "common/ptx.cuh"
 #include "common/types.cuh"
@@ -107,67 +109,140 @@ template <class Wide> __device__ __forceinline__ unsigned subtract_pair(unsigned
   return multiply_add_pair<Wide>(b, is_same<Wide, f16> ? 0xbc00bc00u : 0xbf80bf80u, a);
 }
 
-// Pair PAIR of a word of eight codes.
+// The bits of the integers of a pair. The compiler does not know that threadIdx.y is 0: for a
+// constant, the instruction that masks the bits and adds the exponent would need a move each time.
+struct CodeMasks {
+  unsigned even = 0x000f000fu + threadIdx.y;
+  unsigned odd = 0x00f000f0u + threadIdx.y;  // of pairs of float16
+};
+
+// The bits of pair PAIR of a word of eight codes. A left shift is a multiplication in machine code,
+// whose pipe is idle otherwise.
 template <class Wide, class Narrow, int PAIR>
-__device__ __forceinline__ unsigned widen_codes(unsigned word) {
+__device__ __forceinline__ unsigned code_bits(unsigned word, const CodeMasks& masks) {
   constexpr bool HALF = is_same<Wide, f16>;
   if constexpr (class_of<Narrow> == ElementClass::FLOAT4) {
-    constexpr int SHIFT = HALF ? 3 : 6;  // from the highest bits of a half
-    constexpr unsigned CORRECTION = HALF ? 0x74007400u : 0x7e807e80u;  // 2^14, 2^126
-    const unsigned high = word << (12 - 4 * PAIR);
-    const unsigned bits = (high & 0x80008000u) | (high >> SHIFT & 0x70007000u >> SHIFT);
-    return multiply_pair<Wide>(bits, CORRECTION);
+    constexpr int SIGN = 15 - e2m1_sign(PAIR), REST = (HALF ? 9 : 6) - e2m1_rest(PAIR);
+    constexpr unsigned MASK = HALF ? 0x0e000e00u : 0x01c001c0u;
+    if constexpr (SIGN == REST) return word << SIGN & (0x80008000u | MASK);
+    const unsigned rest = REST < 0 ? word >> (REST < 0 ? -REST : 0) : word << (REST < 0 ? 0 : REST);
+    return (word << SIGN & 0x80008000u) | (rest & MASK);
   } else if constexpr (HALF) {
-    // -1024 or -1032, and -64 or -72.
-    constexpr unsigned BASE = ElementType<Narrow>::IS_SIGNED ? 0xe408e408u : 0xe400e400u,
-                       SIXTEENTH = ElementType<Narrow>::IS_SIGNED ? 0xd480d480u : 0xd400d400u;
-    const unsigned codes = word >> PAIR / 2 * 8;
-    if constexpr (PAIR % 2 == 0)
-      return multiply_add_pair<f16>((codes & 0x000f000fu) | 0x64006400u, 0x3c003c00u, BASE);
-    else
-      return multiply_add_pair<f16>((codes & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, SIXTEENTH);
+    return (word >> PAIR / 2 * 8 & (PAIR % 2 ? masks.odd : masks.even)) | 0x64006400u;
   } else {
-    // -128 or -136.
-    constexpr unsigned BASE = ElementType<Narrow>::IS_SIGNED ? 0xc308c308u : 0xc300c300u;
-    return multiply_add_pair<bf16>((word >> 4 * PAIR & 0x000f000fu) | 0x43004300u, 0x3f803f80u,
-                                   BASE);
+    return (word >> 4 * PAIR & masks.even) | 0x43004300u;
   }
 }
 
+// Codes of 4 bits as numbers, less a zero point: an integer from -112 to 112, for exact results.
+template <class Wide, class Narrow> struct CodeNumbers {
+  static constexpr bool HALF = is_same<Wide, f16>,
+                        FLOATS = class_of<Narrow> == ElementClass::FLOAT4;
+  static constexpr f32 CORRECTION = HALF ? 0x1p14f : 0x1p126f;
+  // What is subtracted from even pairs and from odd ones, as a pair of equal numbers.
+  static constexpr unsigned OFFSET = ElementType<Narrow>::IS_SIGNED ? 0x00080008u : 0u;
+  unsigned even = OFFSET + (HALF ? 0xe400e400u : 0xc300c300u),
+           odd = HALF ? 0xd400d400u + 16 * OFFSET : even;
+
+  __device__ __forceinline__ void subtract(f32 zero) {
+    zero += OFFSET != 0 ? 8.0f : 0.0f;
+    if constexpr (HALF) {
+      even = encode_pair<f16>(-1024.0f - zero, -1024.0f - zero);
+      odd = encode_pair<f16>(-64.0f - zero, -64.0f - zero);
+    } else {
+      even = odd = encode_pair<bf16>(-128.0f - zero, -128.0f - zero);
+    }
+  }
+  template <int PAIR>
+  __device__ __forceinline__ unsigned pair(unsigned word, const CodeMasks& masks) const {
+    const unsigned bits = code_bits<Wide, Narrow, PAIR>(word, masks);
+    if constexpr (FLOATS) return multiply_pair<Wide>(bits, HALF ? 0x74007400u : 0x7e807e80u);
+    constexpr unsigned FACTOR = !HALF ? 0x3f803f80u : PAIR % 2 ? 0x2c002c00u : 0x3c003c00u;
+    return multiply_add_pair<Wide>(bits, FACTOR, PAIR % 2 ? odd : even);
+  }
+};
+
 // The scale and the zero point of a row of codes of 4 bits: an element is (number - zero) * scale,
-// rounded once. PAIRED: both are exact in the wide type, as is a difference of integers of 8 bits.
-// Else float32 numbers: a zero point may have a fraction.
-template <class Wide, class Scale, class Zero, bool HAS_ZERO> struct CodeFactor {
+// rounded once. PAIRED: both are exact in the wide type, as is their difference. Else float32
+// numbers: a zero point may have a fraction.
+//
+// MERGED: one multiplication corrects e2m1 and scales them. By e4m3, the product is too small by
+// REST, since 448 times the correction would overflow; the sums are multiplied by it. Scales that
+// are powers of two from 2 on (`is_large`) would overflow, too, but the sums' factor would not do
+// for all others: `pair` leaves the rest to a second multiplication, for which callers branch.
+template <class Wide, class Narrow, class Scale, class Zero, bool HAS_ZERO> struct CodeFactor {
   static constexpr bool PAIRED = (is_same<Scale, Wide> || is_same<Scale, e4m3> ||
                                   (is_same<Scale, e8m0> && is_same<Wide, bf16>)) &&
                                  (!HAS_ZERO || is_same<Zero, u8> || is_same<Zero, s8>);
+  using Numbers = CodeNumbers<Wide, Narrow>;
+  static constexpr bool POWERS =
+      Numbers::FLOATS && is_same<Scale, e8m0> && is_same<Wide, bf16> && !HAS_ZERO;
+  static constexpr bool MERGED = POWERS || (Numbers::FLOATS && is_same<Scale, e4m3> && !HAS_ZERO);
+  static constexpr f32 REST = !MERGED || POWERS ? 1.0f : Numbers::HALF ? 0x1p8f : 0x1p10f;
   using Number = typename Conditional<PAIRED, unsigned, f32>::Type;
-  Number scale, zero;
+  Number scale;
+  f32 zero;         // unless PAIRED
+  Numbers numbers;  // PAIRED: less the zero point
 
-  static __device__ __forceinline__ Number number(f32 x) {
-    if constexpr (PAIRED)
-      return encode_pair<Wide>(x, x);
-    else
-      return x;
-  }
   __device__ __forceinline__ void set(Scale new_scale, Zero new_zero) {
-    scale = number(f32(decode(new_scale)));
-    if constexpr (HAS_ZERO) zero = number(f32(decode(new_zero)));
-  }
-  __device__ __forceinline__ unsigned apply(unsigned pair) const {
-    if constexpr (PAIRED) {
-      return multiply_pair<Wide>(HAS_ZERO ? subtract_pair<Wide>(pair, zero) : pair, scale);
+    if constexpr (POWERS) {
+      // 2^(bits - 127 + 126), at most 2^127, in both halves.
+      scale = (min(unsigned(new_scale.bits), 128u) + 126u) * 0x00800080u;
     } else {
+      const f32 x = f32(decode(new_scale)) * (MERGED ? Numbers::CORRECTION / REST : 1.0f);
+      if constexpr (PAIRED)
+        scale = encode_pair<Wide>(x, x);
+      else
+        scale = x;
+    }
+    if constexpr (HAS_ZERO) {
+      if constexpr (PAIRED)
+        numbers.subtract(f32(decode(new_zero)));
+      else
+        zero = f32(decode(new_zero));
+    }
+  }
+  // POWERS: whether one of up to four scales may be large, and what `pair` leaves of one, as a pair
+  // of equal numbers. NaN is large.
+  static __device__ __forceinline__ bool is_large(unsigned scales) {
+    return (scales & 0x80808080u) != 0;
+  }
+  static __device__ __forceinline__ unsigned rest(Scale large) {
+    const unsigned bits = large.bits;
+    return bits == 255 ? 0x7fc07fc0u : (max(bits, 128u) - 1) * 0x00800080u;
+  }
+  // Pair PAIR of a word of eight codes.
+  template <int PAIR>
+  __device__ __forceinline__ unsigned pair(unsigned word, const CodeMasks& masks) const {
+    if constexpr (MERGED) {
+      return multiply_pair<Wide>(code_bits<Wide, Narrow, PAIR>(word, masks), scale);
+    } else {
+      const unsigned number = numbers.template pair<PAIR>(word, masks);
+      if constexpr (PAIRED) return multiply_pair<Wide>(number, scale);
       f32 low, high;
       if constexpr (is_same<Wide, f16>) {
-        low = decode(f16{static_cast<unsigned short>(pair)});
-        high = decode(f16{static_cast<unsigned short>(pair >> 16)});
+        low = decode(f16{static_cast<unsigned short>(number)});
+        high = decode(f16{static_cast<unsigned short>(number >> 16)});
       } else {
-        low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
+        low = __uint_as_float(number << 16), high = __uint_as_float(number & 0xffff0000u);
       }
       if constexpr (HAS_ZERO) low -= zero, high -= zero;
       return encode_pair<Wide>(low * scale, high * scale);
     }
+  }
+};
+
+// The same of large scales, for which a branch has been taken.
+template <class Factor> struct LargeFactor {
+  Factor factor;
+  unsigned rest;
+  template <class Scale, class Zero> __device__ __forceinline__ void set(Scale scale, Zero zero) {
+    factor.set(scale, zero);
+    rest = Factor::rest(scale);
+  }
+  template <int PAIR>
+  __device__ __forceinline__ unsigned pair(unsigned word, const CodeMasks& masks) const {
+    return multiply_pair<bf16>(factor.template pair<PAIR>(word, masks), rest);
   }
 };
 

@@ -2,11 +2,13 @@
 #pragma once
 #include "common/types.cuh"
 
-// `slab`: the warp's first column, in rows of PITCH words.
+// `slab`: the warp's first column, in rows of PITCH words. `group`: which of eight rows the lane
+// has. `factor`: of all sums.
 template <class Mma, int PITCH, int COLUMNS, int ROWS>
 __device__ __forceinline__ void store_sums(f32* slab,
-                                           const typename Mma::Sums (&sums)[COLUMNS][ROWS]) {
-  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
+                                           const typename Mma::Sums (&sums)[COLUMNS][ROWS],
+                                           int group, f32 factor) {
+  const int pair = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < COLUMNS; ++i)
 #pragma unroll
@@ -16,5 +18,5 @@ __device__ __forceinline__ void store_sums(f32* slab,
 #pragma unroll
         for (int c = 0; c < 2; ++c)
           slab[(8 * j + pair + c) * PITCH + 16 * i + 8 * half + group] =
-              Mma::get(sums[i][j], half, c);
+              Mma::get(sums[i][j], half, c) * factor;
 }

@@ -82,6 +82,8 @@ template <class Config> struct Sm90Consumer {
     if constexpr (Config::PING_PONG) Pipeline::pass_turn(warpgroup);
     ptx::wgmma_wait<0>();
     if constexpr (Registers::CHAINED) ptx::add_totals<0, Registers::SUMS>();
+    if constexpr (Config::MIXED)
+      if constexpr (Scales::REST != 1) ptx::multiply_all_sums<0, Registers::SUMS>(Scales::REST);
     Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
   }
 
@@ -217,25 +219,35 @@ template <class Config> struct Sm90Consumer {
     typename Fragments::Fetched fetched;
     unsigned fragments[2][Config::M_BLOCKS][8];
     typename Scales::Factors factors;
-    typename Scales::Stored stored;
+    // The scales of the next span, and of this one. Those of rows outside of A are 0, as are all of
+    // a slice of K that lies beyond K.
+    typename Scales::Stored next{}, stored;
+    bool is_large = false;
     if constexpr (Scales::PRESENT) {
-      Scales::clear(stored);
-      scales.load_next(stored);
-      scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - Scales::PARTS);
+      scales.load_next(next);
+      scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - Scales::SPAN);
     }
     auto convert = [&](int group) {
       if constexpr (Scales::PRESENT) {
 #pragma unroll
         for (int part = 0; part < Scales::PARTS; ++part) {
           if (group % Scales::GROUPS == 0) {
-            Scales::decode_into(factors, stored, part);
-            if (part + 1 == Scales::PARTS) scales.load_next(stored);
+            const int in_span = (group / Scales::GROUPS * Scales::PARTS + part) % Scales::SPAN;
+            if (in_span == 0) {
+              stored = next;
+              if constexpr (Scales::POWERS) is_large = Scales::has_large(stored);
+            }
+            Scales::decode_into(factors, stored, in_span);
+            if (in_span == 0) scales.load_next(next);
           }
-          Fragments::template convert_scaled<Scales::PARTS>(fragments[group % 2], fetched, factors,
-                                                            part);
+          tile_a.template convert_scaled<Scales::PARTS>(fragments[group % 2], fetched, factors,
+                                                        part);
+          if constexpr (Scales::POWERS)
+            Scales::multiply_rest(fragments[group % 2], stored,
+                                  group / Scales::GROUPS % Scales::SPAN, is_large);
         }
       } else {
-        Fragments::convert(fragments[group % 2], fetched);
+        tile_a.convert(fragments[group % 2], fetched);
       }
     };
     ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);

@@ -31,20 +31,52 @@ template <class Config> struct Sm90WeightScales {
   static constexpr bool CODES = bits_of<typename Config::A> == 4;
   using Factors = typename Conditional<
       CODES,
-      ptx::CodeFactors<M_BLOCKS, ptx::CodeFactor<typename Config::B, Scale, Zero, HAS_ZEROS>>,
+      ptx::CodeFactors<M_BLOCKS, ptx::CodeFactor<typename Config::B, typename Config::A, Scale,
+                                                 Zero, HAS_ZEROS>>,
       ptx::RowFactors<M_BLOCKS, typename Config::A, FRACTIONS>>::Type;
-
-  // The scales and zero points of PARTS parts of a K block, as they are stored: they are decoded
-  // when they are needed, so that no decoding waits for its load.
-  struct Stored {
-    Scale scales[PARTS][M_BLOCKS][2];
-    Zero zeros[PARTS][M_BLOCKS][2];
-  };
+  // Whether scales are powers of two, of which large ones need a second multiplication.
+  static constexpr bool POWERS = PRESENT && Factors::POWERS;
+  // What the sums are multiplied by at the end.
+  static constexpr f32 REST = PRESENT ? Factors::REST : 1.0f;
 
   // Whether the scales of successive parts lie at equal distances: pointers replace indices.
   static constexpr bool BY_POINTERS = PRESENT && A_DEPTH == DEPTH && A_ROWS == 1;
-  // Scales and zero points that are in use and that are loaded ahead.
-  static constexpr int REGISTERS = PRESENT ? M_BLOCKS * 2 * (HAS_ZEROS ? 2 : 1) * (1 + PARTS) : 0;
+
+  // Parts that are loaded together, a span ahead: a part's products hide no latency of device
+  // memory. Of scales of 8 bits, eight parts at a time where their bytes are adjacent.
+  static constexpr bool BYTES =
+      CODES && BY_POINTERS && !HAS_ZEROS && sizeof(Scale) == 1 && TILE_K / DEPTH >= 8;
+  static constexpr int SPAN = !CODES ? PARTS : BYTES ? 8 : TILE_K / DEPTH < 2 ? 1 : 2;
+
+  // The scales and zero points of a span, as they are stored: they are decoded when they are
+  // needed, so that no decoding waits for its load.
+  struct Values {
+    Scale scales[SPAN][M_BLOCKS][2];
+    Zero zeros[SPAN][M_BLOCKS][2];
+    __device__ __forceinline__ Scale scale(int i, int part) const {
+      return scales[part][i / 2][i % 2];
+    }
+    __device__ __forceinline__ void set(int i, int part, Scale scale) {
+      scales[part][i / 2][i % 2] = scale;
+    }
+  };
+  struct Words {
+    uint2 rows[2 * M_BLOCKS];
+    static __device__ __forceinline__ unsigned shift(int part) { return part % 4 * 8; }
+    __device__ __forceinline__ Scale scale(int i, int part) const {
+      return {static_cast<unsigned char>((part < 4 ? rows[i].x : rows[i].y) >> shift(part))};
+    }
+    __device__ __forceinline__ void set(int i, int part, Scale scale) {
+      unsigned& word = part < 4 ? rows[i].x : rows[i].y;
+      word = (word & ~(0xffu << shift(part))) | unsigned(scale.bits) << shift(part);
+    }
+  };
+  using Stored = typename Conditional<BYTES, Words, Values>::Type;
+
+  // Registers of scales and zero points that are in use and that are loaded ahead.
+  static constexpr int OF_ROW =
+      BYTES ? 1 + 2 * 2 : (HAS_ZEROS ? 2 : 1) * (CODES ? 1 + 2 * SPAN : 1 + PARTS);
+  static constexpr int REGISTERS = PRESENT ? M_BLOCKS * 2 * OF_ROW : 0;
 
   const Sm90Params& params;
   const Epilogue& epilogue;
@@ -66,12 +98,14 @@ template <class Config> struct Sm90WeightScales {
   // A lane's row i is m + row(i): two of each block of 64 (see WidenedFragments).
   static __device__ __forceinline__ constexpr int row(int i) { return i / 2 * 64 + i % 2 * 8; }
 
-  // Fetches the scales of the next `parts` parts into L2, one part a lane: the first CTA that reads
-  // a scale would wait for device memory at each part.
+  // Fetches the scales of the next `parts` parts into L2: the first CTA that reads a scale would
+  // wait for device memory at each part. Adjacent scales share a sector pair of 64 bytes.
   __device__ __forceinline__ void prefetch(int parts) const {
-    if constexpr (BY_POINTERS)
+    if constexpr (BY_POINTERS) {
+      const int shared = epilogue.a_scale_step() == 1 && !HAS_ZEROS ? 64 / sizeof(Scale) : 1;
 #pragma unroll 1
-      for (int part = threadIdx.x % 32; part < parts && k + part * DEPTH < params.k; part += 32) {
+      for (int part = threadIdx.x % 32 * shared; part < parts && k + part * DEPTH < params.k;
+           part += 32 * shared) {
 #pragma unroll
         for (int i = 0; i < 2 * M_BLOCKS; ++i)
           if (m + row(i) < params.m) {
@@ -82,12 +116,27 @@ template <class Config> struct Sm90WeightScales {
                                   epilogue.a_zero_stride() * row(i));
           }
       }
+    }
   }
 
-  // Loads the scales of the next PARTS parts.
+  // Loads the next span.
   __device__ __forceinline__ void load_next(Stored& stored) {
+    if constexpr (BYTES) {
+      const long long stride = epilogue.a_scale_stride();
+      const auto first = reinterpret_cast<unsigned long long>(scales);
+      if (k + SPAN * DEPTH <= params.k && epilogue.a_scale_step() == 1 &&
+          (first | static_cast<unsigned long long>(stride)) % 8 == 0) {
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) load_part(stored, part);
+        for (int i = 0; i < 2 * M_BLOCKS; ++i)
+          if (m + row(i) < params.m)
+            stored.rows[i] = *reinterpret_cast<const uint2*>(scales + stride * row(i));
+        k += SPAN * DEPTH;
+        scales += SPAN;
+        return;
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < SPAN; ++part) load_part(stored, part);
   }
 
   // Beyond K, where B is 0, the scales stay as they are: a product of 0 and a scale that is not
@@ -101,7 +150,7 @@ template <class Config> struct Sm90WeightScales {
           const Scale* scale =
               BY_POINTERS ? scales + epilogue.a_scale_stride() * row(i)
                           : epilogue.a_scales(batch, m + row(i)) + epilogue.a_scale_step() * block;
-          stored.scales[part][i / 2][i % 2] = *scale;
+          stored.set(i, part, *scale);
           if constexpr (HAS_ZEROS) {
             const Zero* zero =
                 BY_POINTERS ? zeros + epilogue.a_zero_stride() * row(i)
@@ -117,27 +166,40 @@ template <class Config> struct Sm90WeightScales {
     }
   }
 
-  // The scales of rows outside A, and of all rows of a slice of K that lies beyond K.
-  static __device__ __forceinline__ void clear(Stored& stored) {
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-      for (int i = 0; i < 2 * M_BLOCKS; ++i) {
-        stored.scales[part][i / 2][i % 2] = {};
-        stored.zeros[part][i / 2][i % 2] = {};
-      }
-  }
-
   static __device__ __forceinline__ void decode_into(Factors& factors, const Stored& stored,
                                                      int part) {
 #pragma unroll
     for (int i = 0; i < 2 * M_BLOCKS; ++i) {
-      const Scale scale = stored.scales[part][i / 2][i % 2];
-      const Zero zero = stored.zeros[part][i / 2][i % 2];
+      const Scale scale = stored.scale(i, part);
+      Zero zero{};
+      if constexpr (HAS_ZEROS) zero = stored.zeros[part][i / 2][i % 2];
       if constexpr (CODES)
         factors.rows[i / 2][i % 2].set(scale, zero);
       else
         factors.set(i, f32(decode(scale)), HAS_ZEROS ? f32(decode(zero)) : 0.0f);
     }
+  }
+
+  // Multiplies the fragments of a group by what their part's large scales leave, if the span has
+  // some.
+  static __device__ __forceinline__ void multiply_rest(unsigned (&a)[M_BLOCKS][8],
+                                                       const Stored& stored, int part,
+                                                       bool is_large) {
+    if (is_large)
+#pragma unroll
+      for (int i = 0; i < 2 * M_BLOCKS; ++i) Factors::multiply_rest(a, i, stored.scale(i, part));
+  }
+  static __device__ __forceinline__ bool has_large(const Stored& stored) {
+    unsigned all = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * M_BLOCKS; ++i) {
+      if constexpr (BYTES) {
+        all |= stored.rows[i].x | stored.rows[i].y;
+      } else {
+#pragma unroll
+        for (int part = 0; part < SPAN; ++part) all |= stored.scale(i, part).bits;
+      }
+    }
+    return Factors::is_large(all);
   }
 };

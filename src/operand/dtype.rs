@@ -319,14 +319,21 @@ impl DType {
         (8 / self.bits()).max(1)
     }
 
-    /// The byte and the shift of an element of 4 bits in a weight's row, by its index along K. Of
-    /// each 32 elements, four words of a lane each have the elements of two instructions
-    /// (`mma.sync` m16n8k16, `wgmma` k16): word q has 2q and 2q + 8 of both in its lower half, the
-    /// next ones in its upper half.
+    /// The place of an element of 4 bits in a weight's row, by its index along K: the first byte of
+    /// a half of a word, and the element's index in that half. Of each 32 elements, four words of a
+    /// lane each have the elements of two instructions (`mma.sync` m16n8k16, `wgmma` k16): word q
+    /// has 2q and 2q + 8 of both in its lower half, the next ones in its upper half.
+    ///
+    /// Integer p of a half begins at bit 4 p. For an e2m1, see `packed_float`.
     pub const fn packed_place(index: usize) -> (usize, u32) {
         let at = index % 32;
-        let nibble = at % 2 * 4 + at / 8;
-        (index / 32 * 16 + at % 8 / 2 * 4 + nibble / 2, 4 * (nibble % 2) as u32)
+        (index / 32 * 16 + at % 8 / 2 * 4 + at % 2 * 2, at as u32 / 8)
+    }
+
+    /// The e2m1 of this index in a half of a word: where its sign and its other three bits begin.
+    /// As far as possible, they have the distance that they have in a bfloat16.
+    pub const fn packed_float(index: u32) -> [u32; 2] {
+        [[15, 6], [12, 3], [13, 9], [14, 0]][index as usize]
     }
 
     /// Bytes of an element: a fraction where a byte has several.

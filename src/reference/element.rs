@@ -190,14 +190,14 @@ impl<const M: u32> Element for F8<M> {
 
 /// Types of weights of 4 bits, in the order of [`DType::packed_place`].
 macro_rules! packed_element {
-    ($($name:ident, $code:ident => $number:expr;)*) => {$(
+    ($($name:ident: $half:ident, $at:ident => $code:expr; $bits:ident => $number:expr;)*) => {$(
         #[derive(Clone, Copy)]
         #[repr(transparent)]
         pub struct $name(u8);
 
         impl Element for $name {
             fn decode(self) -> f64 {
-                let $code = self.0;
+                let $bits = self.0;
                 $number
             }
 
@@ -206,17 +206,22 @@ macro_rules! packed_element {
             }
 
             unsafe fn load(row: *const Self, index: isize) -> f64 {
-                let (byte, shift) = DType::packed_place(index as usize);
+                let (byte, $at) = DType::packed_place(index as usize);
                 // SAFETY: guaranteed by the caller.
-                $name(unsafe { row.add(byte).read() }.0 >> shift & 15).decode()
+                let $half = unsafe { row.add(byte).cast::<u16>().read_unaligned() };
+                $name(($code) as u8).decode()
             }
         }
     )*};
 }
 packed_element! {
-    U4, code => f64::from(code);
-    I4, code => f64::from(code) - 8.0;
-    E2m1, code => {
+    U4: half, at => half >> (4 * at) & 15; code => f64::from(code);
+    I4: half, at => half >> (4 * at) & 15; code => f64::from(code) - 8.0;
+    E2m1: half, at => {
+        let [sign, rest] = DType::packed_float(at);
+        (half >> sign & 1) << 3 | half >> rest & 7
+    };
+    code => {
         let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
         if code < 8 { magnitude } else { -magnitude }
     };

@@ -233,7 +233,9 @@ class Weight:
 
         Of 8 bits, that is the order of storage. The words of 4 bits are int32 (N, K / 32, 4):
         of each 32 elements, the word q of four holds, from the low bits up, the elements 2q,
-        2q + 8, 2q + 16, 2q + 24, 2q + 1, 2q + 9, 2q + 17 and 2q + 25.
+        2q + 8, 2q + 16, 2q + 24, 2q + 1, 2q + 9, 2q + 17 and 2q + 25. Of float4_e2m1fn, bits 15,
+        12, 13 and 14 are the signs of the first four, bits 6 to 8, 3 to 5, 9 to 11 and 0 to 2 their
+        other bits.
         """
         return self._with(self.format.repack(self.fields).values)
 

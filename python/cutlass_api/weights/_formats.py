@@ -114,6 +114,11 @@ class Format:
         return self.element.removeprefix("u") if self.offset else self.element
 
     @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating-point numbers of 4 bits."""
+        return self.element == "float4_e2m1fn"
+
+    @property
     def limit(self) -> float:
         """The largest finite number."""
         if self.element in CODES:
@@ -173,13 +178,13 @@ class Format:
         """
         if self.packing == 1 or fields.values.dtype is REPACKED:
             return fields
-        return fields._replace(values=repacked(fields.values))
+        return fields._replace(values=repacked(fields.values, self.is_float))
 
     def unpack(self, fields: Fields) -> Fields:
         """The inverse of :meth:`repack`."""
         if self.packing == 1 or fields.values.dtype is not REPACKED:
             return fields
-        return fields._replace(values=unpacked(fields.values))
+        return fields._replace(values=unpacked(fields.values, self.is_float))
 
     def of_product(self, fields: Fields) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The matrix as B (K, N) of a product: the operands of ``scale_b`` and ``zero_b``, and the

@@ -3,6 +3,8 @@
 The functions run on CPU and GPU.
 """
 
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,13 @@ from torch import Tensor
 REPACKED = torch.int32
 #: The low halves of the bytes of a word.
 LOW = 0x0F0F0F0F
+
+Bits: TypeAlias = tuple[tuple[int, int], ...]
+#: For the four e2m1 of a half of a word: where its sign and its other three bits begin, as kernels
+#: read them.
+FLOAT_BITS: Bits = ((15, 6), (12, 3), (13, 9), (14, 0))
+#: The same in storage.
+NIBBLE_BITS: Bits = tuple((at + 3, at) for at in (0, 4, 8, 12))
 
 
 def pack(codes: Tensor) -> Tensor:
@@ -39,8 +48,9 @@ def nibbles(values: Tensor) -> Tensor:
     return torch.stack([values & 15, values >> 4], -1).flatten(-2)
 
 
-def repacked(values: Tensor) -> Tensor:
+def repacked(values: Tensor, is_float: bool) -> Tensor:
     """Bytes (N, K / 2) as words (N, K / 32, 4) in the order of kernels. K is a multiple of 32.
+    ``is_float``: of e2m1, whose bits then lie at those of a bfloat16, or at the same distance.
 
     :meth:`Weight.repack` states the order. A lane of ``mma`` or ``wgmma`` finds the pairs
     (2q, 2q + 1) and (2q + 8, 2q + 9) of two instructions in the word q, and the elements of a pair
@@ -54,14 +64,25 @@ def repacked(values: Tensor) -> Tensor:
     # byte i, or 2 + i, of the output's word q.
     even, odd = values.view(REPACKED).unflatten(-1, (-1, 2, 2)).unbind(-1)
     halves = torch.stack(_exchanged(even, odd), -2)  # (N, K / 32, half, i)
-    return _transposed(halves.flatten(-2))
+    words = _transposed(halves.flatten(-2))
+    return _moved(words, NIBBLE_BITS, FLOAT_BITS) if is_float else words
 
 
-def unpacked(values: Tensor) -> Tensor:
+def unpacked(values: Tensor, is_float: bool) -> Tensor:
     """The inverse of :func:`repacked`."""
+    values = _moved(values, FLOAT_BITS, NIBBLE_BITS) if is_float else values
     words = _transposed(values)
     low, high = words.unflatten(-1, (2, 2)).unbind(-2)
     return torch.stack(_exchanged(low, high), -1).flatten(-3).view(torch.uint8)
+
+
+def _moved(words: Tensor, places: Bits, new_places: Bits) -> Tensor:
+    """Words whose halves have the bits of four numbers at other places."""
+    result = torch.zeros_like(words)
+    for place, new_place in zip(places, new_places, strict=True):
+        for at, new, mask in zip(place, new_place, (0x00010001, 0x00070007), strict=True):
+            result |= (words >> at & mask) << new
+    return result
 
 
 def _exchanged(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:

@@ -101,11 +101,15 @@ const MIXED: &[Variant] = &[
 /// Codes of 4 bits as the wide operand, beside rows of 16-bit elements. A row of the narrow operand
 /// has as many bytes as 4 columns of codes, so that tiles have many columns.
 const CODES: &[Variant] = &[
-    (16, 8, [32, 512], 2, 5, 1),
-    (16, 8, [64, 256], 4, 5, 2),
-    (16, 16, [64, 256], 2, 5, 1),
-    (16, 16, [64, 256], 2, 5, 2),
-    (16, 16, [32, 256], 2, 5, 4),
+    (16, 8, [32, 512], 2, 3, 1),
+    (16, 8, [32, 512], 2, 3, 4),
+    (16, 8, [64, 512], 2, 3, 1),
+    (16, 8, [32, 1024], 1, 3, 2),
+    (16, 8, [16, 1024], 1, 4, 1),
+    (16, 16, [64, 512], 2, 3, 1),
+    (16, 16, [32, 512], 2, 4, 4),
+    (16, 16, [32, 1024], 1, 2, 2),
+    (16, 16, [32, 1024], 1, 3, 1),
 ];
 
 impl Skinny {

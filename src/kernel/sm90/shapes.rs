@@ -332,6 +332,30 @@ pub(super) fn mixed() -> Vec<Shape> {
     shapes
 }
 
+/// The same for codes of 4 bits, of which a K block has 256. Four consumers of 64 rows hide more
+/// latency than two of 128, where their sums leave registers for it.
+pub(super) fn codes() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for (tile, splits) in [
+        ([128, 16], &[1, 2][..]),
+        ([128, 32], &[1]),
+        ([64, 32], &[2, 4]),
+        ([192, 32], &[4]),
+        ([64, 64], &[2, 4]),
+        ([128, 64], &[1]),
+        ([192, 64], &[4]),
+        ([64, 128], &[1]),
+        ([128, 128], &[1, 2]),
+        ([256, 128], &[1]),
+    ] {
+        shapes.extend(splits.iter().map(|&split| Shape { split, ..cooperative(tile, [1, 1]) }));
+    }
+    shapes.push(Shape { consumers: 4, ..cooperative([256, 64], [1, 1]) });
+    shapes.extend([[2, 1], [1, 2]].map(|cluster| cooperative([256, 128], cluster)));
+    shapes.push(cooperative([128, 128], [1, 2]));
+    shapes
+}
+
 /// The same where the integers are not K-major, or an operand is not aligned.
 pub(super) fn mixed_packed() -> Vec<Shape> {
     vec![cooperative([128, 128], [1, 1]), cooperative([64, 16], [1, 1])]

@@ -16,11 +16,12 @@ const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
 /// columns.
 const SHARED_BYTES_OF_TWO: u32 = SHARED_BYTES_PER_SM / 2 - 1024;
 
-/// Whether an SM holds two CTAs of a mixed product. One consumer alone converts weights more
-/// slowly than memory delivers them, unless it has many products for each integer.
-fn shares_sm(shape: &Shape) -> bool {
+/// Whether an SM holds two CTAs of a mixed product. One consumer alone, or two of codes of 4 bits,
+/// convert weights more slowly than memory delivers them, unless they have many products for each.
+fn shares_sm(shape: &Shape, types: Types) -> bool {
     const FEW_COLUMNS: u32 = 32;
-    shape.consumers == 1 && shape.tile[1] <= FEW_COLUMNS
+    let most = if types.a.is_whole() && types.b.is_whole() { 1 } else { 2 };
+    shape.consumers <= most && shape.tile[1] <= FEW_COLUMNS
 }
 
 /// Most stages of a pipeline: further stages hide no more latency.
@@ -43,7 +44,7 @@ impl Sm90 {
                 // As many stages as fit.
                 let most = if kind.loads_by_threads() {
                     SHARED_BYTES_BESIDE_L1
-                } else if class == ProductClass::Mixed && shares_sm(&shape) {
+                } else if class == ProductClass::Mixed && shares_sm(&shape, types) {
                     SHARED_BYTES_OF_TWO
                 } else {
                     SHARED_BYTES_PER_CTA
@@ -75,7 +76,8 @@ impl Sm90 {
                     if k_major[usize::from(b_is_first)] && is_served {
                         let shapes = match packed.contains(&true) {
                             true => shapes::mixed_packed(),
-                            false => shapes::mixed(),
+                            false if types.b.is_whole() && types.a.is_whole() => shapes::mixed(),
+                            false => shapes::codes(),
                         };
                         let swapped = b_is_first != (layout.out == Major::Column);
                         offer(shapes, Sm90 { packed, swapped, ..Sm90::of(layout) });
