@@ -26,6 +26,14 @@ const CTA_OVERHEAD: f64 = 1.2e-6;
 const LAUNCH_OF_MIXED: f64 = 2.3e-6;
 const SPLIT_OF_MIXED: f64 = 0.3e-6;
 const SM_RATE: f64 = 35e9;
+/// The same of codes of 4 bits, fitted on an H100: the share of the rate of device memory that
+/// remains, the latency of a load, a CTA in addition to its loads, the bytes of codes per second
+/// that an SM converts, and the share of this rate where one CTA has the SM to itself.
+const FITTED_CODES_MEMORY: f64 = 0.85;
+const FITTED_CODES_LATENCY: f64 = 1.1e-6;
+const FITTED_CODES_CTA: f64 = 1.5e-6;
+const FITTED_CODES_RATE: f64 = 22e9;
+const FITTED_CODES_ALONE: f64 = 0.8;
 /// Fitted: the time of a byte of the narrow operand, which comes from the L2 cache, over that of a
 /// byte of the wide operand.
 const FITTED_NARROW: f64 = 0.05;
@@ -55,7 +63,14 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
     let penalty = fitted_load_penalty(config);
     let bytes_of_cta =
         (tile_n * element + FITTED_NARROW * framed.m() as f64 * narrow) * blocks * tile_k * penalty;
-    let memory = ctas * bytes_of_cta * unaligned / (FITTED_MEMORY_RATE * query.scale.memory);
+    let mixed = narrow != element;
+    let (memory_share, latency, overhead, sm_rate) = if element < 1.0 {
+        (FITTED_CODES_MEMORY, FITTED_CODES_LATENCY, FITTED_CODES_CTA, FITTED_CODES_RATE)
+    } else {
+        (1.0, FITTED_LATENCY, CTA_OVERHEAD, SM_RATE)
+    };
+    let memory_rate = FITTED_MEMORY_RATE * memory_share * query.scale.memory;
+    let memory = ctas * bytes_of_cta * unaligned / memory_rate;
     let most = (ctas / sms).ceil();
     let resident = most.min(f64::from(ctas_per_sm));
     let loads_ahead = f64::from(config.stages - 1).min(blocks.max(1.0));
@@ -63,11 +78,14 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
     // A CTA that has an SM to itself fills its pipeline while nothing else is in flight.
     let starts = if ctas_per_sm == 1 { most - 1.0 } else { 0.0 };
     let later_rounds = (most / f64::from(ctas_per_sm)).ceil() - 1.0;
-    let mut busiest =
-        (most * bytes_of_cta / in_flight + starts) * FITTED_LATENCY + later_rounds * CTA_OVERHEAD;
-    let mixed = narrow != element;
+    let mut busiest = (most * bytes_of_cta / in_flight + starts) * latency;
+    if element < 1.0 {
+        let alone = if resident == 1.0 { FITTED_CODES_ALONE } else { 1.0 };
+        busiest = busiest.max(most * bytes_of_cta / (sm_rate * alone));
+    }
+    busiest += later_rounds * overhead;
     if mixed {
-        busiest = busiest.max(most * bytes_of_cta / SM_RATE);
+        busiest = busiest.max(most * bytes_of_cta / sm_rate);
     }
     let arithmetic = match config.method {
         Method::TensorCores => 0.0,

@@ -12,6 +12,7 @@ use super::sm90_rates::{
 use super::{sm90_grid_split, sm90_grouped};
 use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, k_block, placed};
 use crate::kernel::types::{ProductClass, Types};
+use crate::operand::DType;
 
 // ---- rates, of one multiprocessor unless stated otherwise ----
 
@@ -48,6 +49,12 @@ const FITTED_BLOCK: f64 = 0.115e-6;
 /// (SASS), and the time of a consumer whose instructions wait for one another. Not fitted.
 const CONVERSION: f64 = 0.1e-6;
 const CONVERSION_ALONE: f64 = 0.22e-6;
+/// The same of codes of 4 bits, integers and e2m1. Fitted to timings on an H100, as is the share of
+/// the time of `wgmma` that conversions do not overlap, and that of a consumer alone.
+const FITTED_CODES: [f64; 2] = [0.21e-6, 0.45e-6];
+const FITTED_CODES_ALONE: [f64; 2] = [0.6e-6, 1.2e-6];
+const FITTED_CODES_MULTIPLIED: f64 = 0.48;
+const FITTED_CODES_MULTIPLIED_ALONE: f64 = 0.12;
 /// Additional launch time of a mixed product, which the other terms do not cover where memory
 /// bandwidth limits the kernel. On an H200, float8 kernels take 4.3 us more than their bytes.
 const LAUNCH_OF_MIXED: f64 = 2.0e-6;
@@ -196,9 +203,18 @@ fn estimate_tiles(
     loaded *= sharing;
     if mixed {
         // All consumers of the multiprocessor issue their conversions in turns.
-        let issued = tile_m / 64.0 * CONVERSION * sharing;
-        let alone = f64::from(config.m_blocks()) * CONVERSION_ALONE;
-        multiplied = multiplied.max(issued.max(alone) / scale.clock);
+        let weight = if types.b.is_widened() { types.b } else { types.a };
+        let turns = tile_m / 64.0 * sharing;
+        multiplied = if weight.is_whole() {
+            let alone = f64::from(config.m_blocks()) * CONVERSION_ALONE;
+            multiplied.max((turns * CONVERSION).max(alone) / scale.clock)
+        } else {
+            let kind = usize::from(weight == DType::E2m1);
+            let converted = turns * FITTED_CODES[kind] / scale.clock;
+            let alone = FITTED_CODES_ALONE[kind] / scale.clock;
+            (converted + FITTED_CODES_MULTIPLIED * multiplied)
+                .max(alone + FITTED_CODES_MULTIPLIED_ALONE * multiplied)
+        };
     }
     // A cluster of a cluster split computes one tile: it exchanges all partial sums before it
     // stores, and the next wave begins after its end.

@@ -122,7 +122,10 @@ impl Family for Skinny {
 
     /// CTAs that an SM holds, limited by shared memory and by the registers that NVRTC allocates.
     fn ctas_per_sm(&self, types: Types) -> u32 {
+        let [narrow, wide] = self.operand_types(types);
+        let has_codes = !narrow.is_whole() || !wide.is_whole();
         let by_registers = match (self.align >= 4, self.rows, self.tile[0]) {
+            (true, rows, columns) if has_codes && columns / self.warps_n + rows > 32 => 2,
             (true, ..) => 3,
             (false, 17.., _) => 1,
             (false, _, 33..) => 2,
