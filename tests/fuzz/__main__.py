@@ -20,7 +20,7 @@ import threading
 import time
 from collections import Counter
 
-from .workers import REFUSED, SEEDS_OF_A_PROGRAM, Options, Outcome, Worker
+from .workers import OPERATIONS, REFUSED, SEEDS_OF_A_PROGRAM, Options, Outcome, Worker
 
 PARSER = argparse.ArgumentParser(
     "python -m tests.fuzz",
@@ -34,6 +34,7 @@ _add("--cases", type=int, help="the number of cases, if the time suffices")
 _add("--first", type=int, metavar="SEED", help="the first seed (random)")
 _add("--seed", type=int, action="append", help="run the case of this seed, and only such cases")
 _add("--case", metavar="JSON", action="append", help="run this case, and only such cases")
+_add("--operation", default="", choices=OPERATIONS, help="only cases of this operation")
 _add("--kernels", default="", metavar="PART", help="only kernels with this part in their name")
 _add("--load", default="", metavar="FILE", help="a Python file that registers more kernels")
 _add("--limit", type=float, default=60, help="seconds until a case counts as a hang (60)")
@@ -88,7 +89,8 @@ class Fuzz:
             self.finished += 1
 
     def start_worker(self) -> Worker:
-        return Worker(Options(self.options.limit, self.options.kernels, self.options.load))
+        of = self.options
+        return Worker(Options(of.limit, of.operation, of.kernels, of.load))
 
     def check(self, worker: Worker, case: int | str) -> Outcome:
         """Runs a case and counts it. Prints a finding."""
@@ -110,7 +112,7 @@ class Fuzz:
     def describe(self, outcome: Outcome) -> list[str]:
         """A failure, and the command that reproduces it."""
         command, case = ["python", "-m", "tests.fuzz"], outcome.case
-        for name in ("limit", "kernels", "load"):
+        for name in ("limit", "operation", "kernels", "load"):
             if (value := getattr(self.options, name)) != PARSER.get_default(name):
                 command += [f"--{name}", str(value)]
         command += ["--emulate"] if self.options.emulate else []

@@ -6,7 +6,11 @@ from typing import Any, get_args, get_type_hints
 
 from support.memory import Form
 
-GEMM, GROUPED, ELEMENTWISE = "gemm", "grouped_gemm", "elementwise_add"
+from .workers import OPERATIONS
+
+#: What K of a weight is a multiple of.
+CODES_STEP = 32
+GEMM, GROUPED, ELEMENTWISE, CODES = OPERATIONS
 PLAIN = Form()
 #: Kinds of an epilogue's operands: a second matrix B, and the output itself.
 LIKE_B, OUT = "like B", "D"
@@ -28,6 +32,24 @@ class Scales:
     def block(self, factor: str) -> tuple[int, int]:
         """The extents in the order of the dimensions of "a" or "b"."""
         return (self.extent, self.depth) if factor == "a" else (self.depth, self.extent)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """B as a weight of 4 bits."""
+
+    #: "int4", "uint4", "mxfp4" or "nvfp4".
+    format: str
+    #: Of scales along K; -1 is all of K.
+    depth: int
+    #: The dtype of scales.
+    dtype: str
+    #: The dtype of zero points; none if empty.
+    zeros: str = ""
+    #: Whether each row has a factor, and not the matrix.
+    factor_of_rows: bool = False
+    #: Whether the columns have another order than in memory (act-order).
+    is_permuted: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +107,7 @@ class Case:
     out: Form = PLAIN
     a_scales: Scales | None = None
     b_scales: Scales | None = None
+    codes: Codes | None = None
     #: Whether scales belong to `ScaledTensor`s, and not to a call of `scale_blocks`.
     scaled_tensors: bool = False
     stages: tuple[Stage, ...] = ()
@@ -99,6 +122,11 @@ class Case:
     def shape(self) -> tuple[int, ...]:
         """The shape of the output, without the leading dimension of a grouped GEMM."""
         return (*(() if self.batch is None else (self.batch,)), self.m, self.n)
+
+    @property
+    def k_step(self) -> int:
+        """What K is a multiple of."""
+        return 1 if self.codes is None else CODES_STEP
 
     @property
     def scales(self) -> dict[str, Scales]:

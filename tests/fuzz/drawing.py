@@ -12,9 +12,22 @@ from support.helpers import SELDOM_STORED
 from support.memory import Form
 from support.properties import multiplies_codes
 
-from .cases import ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Operand, Result, Scales, Stage
+from .cases import (
+    CODES,
+    ELEMENTWISE,
+    GEMM,
+    GROUPED,
+    LIKE_B,
+    OUT,
+    Case,
+    Codes,
+    Operand,
+    Result,
+    Scales,
+    Stage,
+)
 from .stages import EXPRESSIONS, OF_TWO, PRODUCT
-from .workers import SEEDS_OF_A_PROGRAM
+from .workers import OPERATIONS, SEEDS_OF_A_PROGRAM
 
 FLOATS = ("float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 FLOAT8, HALVES, INTEGER8 = FLOATS[4:], FLOATS[1:3], ("int8", "uint8")
@@ -37,22 +50,25 @@ class Limits:
     any_offsets: bool = True
 
 
-def draw(seed: int, limits: Limits) -> Case:
-    """The case of a seed."""
+def draw(seed: int, limits: Limits, only: str = "") -> Case:
+    """The case of a seed. ``only``: its operation; any if empty."""
     program = random.Random(f"program {seed // SEEDS_OF_A_PROGRAM}")
     chance = random.Random(f"case {seed}")
-    operation = program.choices([GEMM, GROUPED, ELEMENTWISE], [15, 4, 1])[0]
-    types = _types(program, operation)
+    operation = program.choices(OPERATIONS, [15, 4, 1, 3])[0]
+    operation = only or operation
+    codes = _codes(program) if operation == CODES else None
+    types = _types(program, operation) if codes is None else _types_of(program, codes)
     # The layout that most kernels serve, or any.
-    orders = "tnt" if program.random() < 0.4 else program.choices("tn", k=3)
-    is_aligned = program.random() < 0.65
-    is_batch = operation != GROUPED and program.random() < 0.35
+    likely = 0.4 if codes is None else 0.8
+    orders = "tnt" if program.random() < likely else program.choices("tn", k=3)
+    is_aligned = program.random() < (0.65 if codes is None else 0.85)
+    is_batch = operation in (GEMM, ELEMENTWISE) and program.random() < 0.35
     a_scales, b_scales = _scales(program, operation, types)
     case = Case(
         seed=chance.getrandbits(31),
         operation=operation,
         types=types,
-        m=_extent(chance, is_aligned),
+        m=_extent(chance, is_aligned) if codes is None else _rows(chance),
         n=_extent(chance, is_aligned),
         k=0 if operation == ELEMENTWISE else _depth(chance, is_aligned),
         batch=chance.choice([0, 1, 1, 2, 2, 3, 4, 5]) if is_batch else None,
@@ -60,6 +76,7 @@ def draw(seed: int, limits: Limits) -> Case:
         leading_one=operation == GROUPED and chance.random() < 0.2,
         a_scales=a_scales,
         b_scales=b_scales,
+        codes=codes,
         stages=_stages(program, operation, types, is_batch, bool(a_scales or b_scales)),
         tf32=types[0] == "float32" and program.random() < 0.6,
         fast_sums=types[0] in FLOAT8 and program.random() < 0.4,
@@ -101,6 +118,27 @@ def types_of(operation: str) -> dict[str, list[Types]]:
     return found
 
 
+def _types_of(chance: random.Random, codes: Codes) -> Types:
+    """Those of a product by a weight: float16 does not hold all powers of two of MXFP4. Only `simt`
+    and the reference store float32.
+    """
+    wide = "bfloat16" if codes.format == "mxfp4" else chance.choice(HALVES)
+    return (wide, wide, "float32", "float32" if chance.random() < 0.1 else wide)
+
+
+def _codes(chance: random.Random) -> Codes:
+    format = chance.choice(["int4", "int4", "uint4", "uint4", "mxfp4", "nvfp4"])
+    is_permuted = chance.random() < 0.05
+    if format == "mxfp4":
+        return Codes(format, 32, "float8_e8m0fnu", is_permuted=is_permuted)
+    if format == "nvfp4":
+        of_rows = chance.random() < 0.4
+        return Codes(format, 16, "float8_e4m3fn", "", of_rows, is_permuted)
+    zeros = chance.choice(["uint8", "uint8", "float32", *HALVES]) if format == "uint4" else ""
+    dtype = chance.choice(["bfloat16", "bfloat16", "float16", "float32"])
+    return Codes(format, chance.choice([32, 64, 128, 128, -1]), dtype, zeros, False, is_permuted)
+
+
 # ---- extents -------------------------------------------------------------------------------------
 
 
@@ -119,6 +157,14 @@ def _extent(chance: random.Random, is_aligned: bool) -> int:
     return -(-extent // 16) * 16 if is_aligned and chance.random() < 0.7 else extent
 
 
+def _rows(chance: random.Random) -> int:
+    """The rows of a product by a weight, mostly few."""
+    return chance.choices(
+        [0, 1, chance.randint(2, 16), chance.randint(17, 64), chance.randint(65, 400)],
+        [3, 17, 35, 30, 15],
+    )[0]
+
+
 def _depth(chance: random.Random, is_aligned: bool) -> int:
     """K, sometimes large."""
     if chance.random() < 0.85:
@@ -127,7 +173,11 @@ def _depth(chance: random.Random, is_aligned: bool) -> int:
 
 
 def _within(case: Case, limits: Limits) -> Case:
-    """The case with extents halved until it is within the limits. A large K stays large."""
+    """The case with extents halved until it is within the limits. A large K stays large. K of a
+    weight is a multiple of 32.
+    """
+    if (step := case.k_step) > 1:
+        case = replace(case, k=max(case.k // step, 1) * step)
     several, matrices = max(len(case.ends), case.batch or 1), case.batch or 1
     is_deep = case.k > 1000
     while True:
@@ -135,9 +185,12 @@ def _within(case: Case, limits: Limits) -> Case:
         elements = max(matrices * m * max(k, n), several * k * n)
         if matrices * m * n * max(k, 1) <= limits.products and elements <= limits.elements:
             return case
-        weights = {"m": m, "n": n, "k": k / 64 if is_deep else k}
-        name = max(weights, key=weights.__getitem__)
-        case = replace(case, **{name: getattr(case, name) // 2})
+        sizes = {"m": m, "n": n, "k": k / 64 if is_deep else k}
+        if k == step > 1:
+            del sizes["k"]
+        name = max(sizes, key=sizes.__getitem__)
+        unit = step if name == "k" else 1
+        case = replace(case, **{name: getattr(case, name) // unit // 2 * unit})
 
 
 def _ends(chance: random.Random, case: Case, limits: Limits) -> tuple[int, ...]:
@@ -194,7 +247,7 @@ def _scales(
     """Scales of A and B that vary along K, mostly of 8-bit operands."""
     is_narrow = [name in (*FLOAT8, *INTEGER8) for name in types[:2]]
     likely = 0.35 if any(is_narrow) else 0.05
-    if operation == ELEMENTWISE or types[2] != "float32" or chance.random() > likely:
+    if operation in (ELEMENTWISE, CODES) or types[2] != "float32" or chance.random() > likely:
         return None, None
     depth = chance.choice([7, 16, 32, 48, 64, 128, 128, 128, 256, -1])
     dtype = chance.choice(["float32", "float32", "float16", "bfloat16", "float8_e8m0fnu"])
@@ -222,7 +275,7 @@ def _stages(
     dual = 0.12 if types[0] in HALVES else 0.02
     is_dual = operation == GEMM and not is_scaled and chance.random() < dual
     dims = [(-1,), (-2,), (-2, -1), *([(0, -1), (0, 1, 2)] if is_batch else [])]
-    folds = dims if operation == GEMM and not is_dual else []
+    folds = dims if operation in (GEMM, CODES) and not is_dual else []
     stages = [_stage(chance, types, folds) for _ in range(count)]
     if is_dual:
         stages.insert(chance.randint(0, count), Stage(PRODUCT, Operand(LIKE_B)))

@@ -6,18 +6,20 @@ from dataclasses import replace
 import torch
 from cutlass_api import arguments
 from cutlass_api.library import ScaleSwizzleMode
-from support import memory
+from cutlass_api.weights import MXFP4, NVFP4, Int4, UInt4, Weight
+from support import codes, memory
 from support.eight_bits import blocks, swizzled
 from support.epilogues import shape_of
 from support.helpers import DTYPES, FLOAT8, INTEGERS
-from support.memory import Form, Output, random_operand
+from support.memory import Form, Memory, Output, random_operand
 from support.properties import Types
 
-from .cases import ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Operand, Scales
+from .cases import CODES, ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Codes, Operand, Scales
 from .stages import results_of, source
 
 IS_EMULATED = "EMULATOR" in os.environ
 E8M0 = torch.float8_e8m0fnu
+FORMATS = {"int4": Int4, "uint4": UInt4, "mxfp4": MXFP4, "nvfp4": NVFP4}
 
 
 def on_device(value: object) -> object:
@@ -50,7 +52,15 @@ class Operands:
         if case.operation == ELEMENTWISE:
             a_shape = b_shape = case.shape
         self.a = self._factor("A", a_shape, self.types.a, case.a)
-        self.b = self._factor("B", b_shape, self.types.b, case.b)
+        #: B, or what may stand for it: a kernel may round the elements of a weight.
+        self.candidates: list[torch.Tensor] = []
+        if case.codes is None:
+            self.b = self._factor("B", b_shape, self.types.b, case.b)
+            self.candidates.append(self.b)
+        else:
+            self.weight = self._weight(case.codes)
+            matrices = codes.matrices(self.weight, self.types.a)
+            self.candidates += [matrix.mT for matrix in matrices]
         self.outputs["D"] = Output(case.shape, self.types.out, case.out)
         for factor, scales in self.case.scales.items():
             self._scale(factor, scales)
@@ -70,6 +80,42 @@ class Operands:
         small = bool(self.case.stages) or self.types.out in narrow
         self.inputs[name] = random_operand(shape, dtype, form, self.generator, small)
         return self.inputs[name]
+
+    def _weight(self, about: Codes) -> Weight:
+        """Random words in the order of kernels. Fields are contiguous, with NaN around them."""
+        n, k, draw = (
+            self.case.n,
+            self.case.k,
+            {"generator": self.generator, "device": memory.DEVICE},
+        )
+        shape = n, -(-k // (k if about.depth == -1 else about.depth))
+        fields = {"values": torch.randint(-(2**31), 2**31, (n, k // 32, 4), **draw).int()}
+        if about.format == "mxfp4":
+            powers = torch.randint(122, 132, shape, dtype=torch.uint8, **draw)
+            fields["scales"] = powers.view(E8M0)
+        else:
+            fields["scales"] = (torch.rand(shape, **draw) + 0.5).to(DTYPES[about.dtype])
+        if about.zeros == "uint8":
+            fields["zeros"] = torch.randint(0, 17, shape, dtype=torch.uint8, **draw)
+        elif about.zeros:
+            fields["zeros"] = torch.randn(shape, **draw).to(DTYPES[about.zeros])
+        if about.format == "nvfp4":
+            fields["factor"] = torch.rand((n, 1) if about.factor_of_rows else (1, 1), **draw) + 0.5
+        placed = {name: self._placed(name, values) for name, values in fields.items()}
+        if about.format == "nvfp4" and not about.factor_of_rows:
+            placed["factor"] = placed["factor"].view(())
+        if about.is_permuted:
+            order = torch.randperm(k, **draw)
+            placed["permutation"] = order.int()
+        return FORMATS[about.format](**placed)
+
+    def _placed(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """An input with NaN before and after it."""
+        place = Memory(values.shape, values.dtype, Form())
+        place.bytes.fill_(0xFF)
+        place.tensor.copy_(values)
+        self.inputs[name] = place.tensor
+        return place.tensor
 
     def _parameter(self, name: str, operand: Operand) -> object:
         """The operand of a stage."""
@@ -124,7 +170,13 @@ class Operands:
     def make_arguments(self) -> arguments.RuntimeArguments:
         """The arguments that kernels are offered for."""
         case, accumulator = self.case, self.types.accumulator
-        a, b, out = self.a, self.b, self.outputs["D"].tensor
+        a, out = self.a, self.outputs["D"].tensor
+        b: object = self.b if case.codes is None else self.weight
+        if case.codes is not None and case.codes.is_permuted:
+            a = a[:, self.weight.permutation]
+            fields = self.weight.tensors()
+            del fields["permutation"]
+            b = type(self.weight).from_tensors(fields)
         if case.leading_one:
             a, out = a[None], out[None]
         parameters = dict(self.parameters)
@@ -134,7 +186,7 @@ class Operands:
         if case.operation == ELEMENTWISE:
             return arguments.ElementwiseArguments(a, b, out, epilogue)
         controls = arguments.PerformanceControls(fast_sums=case.fast_sums)
-        if case.operation == GEMM:
+        if case.operation in (GEMM, CODES):
             return arguments.GemmArguments(a, b, out, accumulator, epilogue, controls)
         offsets = torch.tensor(case.ends, dtype=torch.int32, device=memory.DEVICE)
         self.inputs["offsets"] = offsets

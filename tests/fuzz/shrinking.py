@@ -11,9 +11,10 @@ from .cases import Case, Result, Stage
 def smaller(case: Case) -> Iterator[Case]:
     """Cases that are smaller in one way, the largest steps first. Types and kernel stay."""
     yield from _with_less_epilogue(case)
-    for name in ("m", "n", "k"):
-        if (extent := getattr(case, name)) > 1:
-            yield _resized(case, name, extent // 2)
+    steps = {"m": 1, "n": 1, "k": case.k_step}
+    for name, step in steps.items():
+        if (count := getattr(case, name) // step) > 1:
+            yield _resized(case, name, count // 2 * step)
     if case.batch is not None:
         yield _without_batch(case)
         if case.batch > 1:
@@ -26,9 +27,9 @@ def smaller(case: Case) -> Iterator[Case]:
     for name in ("leading_one", "scaled_tensors", "fast_sums"):
         if getattr(case, name):
             yield replace(case, **{name: False})
-    for name in ("m", "n", "k"):
-        if (extent := getattr(case, name)) > 1:
-            yield _resized(case, name, extent - 1)
+    for name, step in steps.items():
+        if (extent := getattr(case, name)) > step:
+            yield _resized(case, name, extent - step)
 
 
 def _with_less_epilogue(case: Case) -> Iterator[Case]:
@@ -39,6 +40,10 @@ def _with_less_epilogue(case: Case) -> Iterator[Case]:
             yield replace(case, **{name: None})
             if scales.zeros or scales.swizzled:
                 yield replace(case, **{name: replace(scales, zeros="", swizzled=False)})
+    if case.codes is not None:
+        for name in ("is_permuted", "factor_of_rows"):
+            if getattr(case.codes, name):
+                yield replace(case, codes=replace(case.codes, **{name: False}))
     for at, stage in enumerate(case.stages):
         before, after = case.stages[:at], case.stages[at + 1 :]
         yield replace(case, stages=before + after)

@@ -8,9 +8,17 @@ import torch
 from support.eight_bits import number, spread
 from support.helpers import FLOAT8, INTEGERS
 from support.problems import ROUNDOFF, Problem, exact_integer_product
-from support.properties import family_of, rounds_to_tf32, sums_fast, truncates, types_of
+from support.properties import (
+    family_of,
+    multiplies_codes,
+    rounds_to_tf32,
+    sums_fast,
+    truncates,
+    types_of,
+)
 
 from .cases import ELEMENTWISE, GROUPED
+from .drawing import FLOATS
 from .operands import Operands
 from .stages import PRODUCT, Bounded, apply, folded, results_of
 
@@ -20,6 +28,8 @@ def chains_16_bits(kernel: cutlass_api.Kernel) -> bool:
     float32 outputs, sm80 adds up the sums of single instructions.
     """
     family = family_of(kernel)
+    if family == "skinny":
+        return multiplies_codes(kernel)
     if family not in ("sm90", "sm80"):
         return False
     types = types_of(kernel)
@@ -93,10 +103,10 @@ class ScaledProblem(UncomparedProblem):
 class Expected:
     """The values of all outputs, behind those rows that a kernel must leave as they are.
 
-    Reads the operands, before a launch.
+    Reads the operands, before a launch. ``b``: B of the product, one of `Operands.candidates`.
     """
 
-    def __init__(self, operands: Operands, kernel: cutlass_api.Kernel) -> None:
+    def __init__(self, operands: Operands, kernel: cutlass_api.Kernel, b: torch.Tensor) -> None:
         self.operands, self.kernel = operands, kernel
         self.case, self.types = operands.case, operands.types
         #: The rows of each group, or all rows. Kernels clamp an offset to the range from its
@@ -111,7 +121,7 @@ class Expected:
         if self.case.operation == ELEMENTWISE:
             x = self._sum()
         else:
-            self.problems = self._problems(operands.b)
+            self.problems = self._problems(b)
             x = self._accumulator(self.problems)
         self.outputs = self._stages(x)
 
@@ -126,7 +136,7 @@ class Expected:
         """The product with B, or that of each group, with the limits for the kernel."""
         a, types = self.operands.a, self.types
         kind = UncomparedProblem if sums_fast(self.kernel) else AnyKernelProblem
-        if self.case.scales:
+        if self.case.scales or self.case.codes:
             a, b, kind = self._scaled("a", a), self._scaled("b", b), ScaledProblem
         pairs = [(a, b)]
         if self.case.operation == GROUPED:
@@ -135,6 +145,9 @@ class Expected:
         if self.case.scales and (types.a in INTEGERS) != (types.b in INTEGERS):
             for problem in problems:
                 problem.dequantized_roundoff = ROUNDOFF[types.b if types.a in INTEGERS else types.a]
+        if self.case.codes and self.case.codes.zeros in FLOATS:
+            # (q - -zero / scale) * scale rounds to a neighbour of what q * scale + zero rounds to.
+            problems[0].dequantized_roundoff = ROUNDOFF[types.a]
         if sums_fast(self.kernel):
             return [problem.with_fast_sums for problem in problems]
         if truncates(self.kernel) and self.case.stages and types.out in (torch.bfloat16, *FLOAT8):

@@ -13,6 +13,8 @@ from multiprocessing.process import BaseProcess
 
 PASSED, REFUSED, HANG, CRASH = "passed", "refused", "hang", "crash"
 
+#: "codes": a product by a weight of 4 bits.
+OPERATIONS = ("gemm", "grouped_gemm", "elementwise_add", "codes")
 #: Seeds in a row whose cases mostly share a compiled program.
 SEEDS_OF_A_PROGRAM = 16
 #: Until a worker has imported torch and found its device.
@@ -26,6 +28,8 @@ class Options:
 
     #: Seconds until a case counts as a hang.
     limit: float
+    #: The operation of all cases; any if empty.
+    operation: str
     #: A part of the kernels' names.
     kernels: str
     #: A Python file that a worker runs first.
@@ -133,7 +137,8 @@ def work(connection: Connection, options: Options) -> None:
     connection.send("started")
     while True:
         what, given = connection.recv()
-        case = draw(given, limits) if isinstance(given, int) else Case.from_json(given)
+        is_seed = isinstance(given, int)
+        case = draw(given, limits, options.operation) if is_seed else Case.from_json(given)
         if what == "smaller":
             connection.send([each.to_json() for each in smaller(case)])
         else:

@@ -87,10 +87,18 @@ CASES = {
 }
 
 
-class Product(NamedTuple):
-    """A product, and what it may be: with each element of the weight rounded once to the dtype of
-    the activations, as in kernels of tensor cores, or with exact elements.
+def matrices(weight: Weight, wide: torch.dtype) -> list[torch.Tensor]:
+    """What activations may be multiplied by, in float64: the weight with each element rounded once
+    to the dtype of the activations, as in kernels of tensor cores, or with exact elements. The
+    factor of NVFP4 multiplies the sum.
     """
+    factor = 1.0 if weight.factor is None else weight.factor.double().reshape(-1, 1)
+    elements = weight.dequantize(F32).double() / factor
+    return [elements.to(wide).double() * factor, elements * factor]
+
+
+class Product(NamedTuple):
+    """A product, and what it may be, one for each of `matrices`."""
 
     args: GemmArguments
     slack: float
@@ -109,14 +117,8 @@ class Product(NamedTuple):
 def product(case: Case, m: int, n: int, k: int) -> Product:
     weight = case.make(n, k)
     x = torch.randn(m, k).to(case.wide)
-    factor = 1.0 if weight.factor is None else weight.factor.double().reshape(1, -1)
-    whole = weight.dequantize(F32).double()
-    # The factor of NVFP4 multiplies the sum.
-    elements = whole if weight.factor is None else whole / factor.t()
-    rounded = elements.to(case.wide).double()
-    expected = [
-        (x.double() @ matrix.t() * factor).to(memory.DEVICE) for matrix in (rounded, elements)
-    ]
+    products = (x.double() @ matrix.t() for matrix in matrices(weight, case.wide))
+    expected = [each.to(memory.DEVICE) for each in products]
     out = torch.empty(m, n, dtype=case.out, device=memory.DEVICE)
     x, weight = x.to(memory.DEVICE), weight.to(memory.DEVICE).repack()
     args = GemmArguments(x, weight, out, F32)

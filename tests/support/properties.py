@@ -38,7 +38,8 @@ class Types:
 def types_of(kernel: cutlass_api.Kernel) -> Types:
     operands = kernel.metadata.operands
     sides = (operands.A.dtype, operands.B.dtype, operands.accumulator_type, operands.out.dtype)
-    return Types(*(getattr(torch, dtype.name) for dtype in sides))
+    names = (dtype.name for dtype in sides)
+    return Types(*(getattr(torch, name, None) or getattr(torch, name + "_x2") for name in names))
 
 
 def family_of(kernel: cutlass_api.Kernel) -> str:

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from fuzz.cases import Case
-from fuzz.drawing import Limits, draw
+from fuzz.drawing import HALVES, Limits, draw
 from fuzz.shrinking import smaller
 from fuzz.stages import EXPRESSIONS, Bounded, apply
+from fuzz.trial import Finding, Trial
+from fuzz.workers import OPERATIONS
+from support import memory
 from support.memory import Form
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +38,7 @@ def test_a_seed_and_json_reproduce_a_case():
     cases = [draw(seed, LIMITS) for seed in range(0, 4800, 16)]
     assert cases == [draw(seed, LIMITS) for seed in range(0, 4800, 16)]
     assert cases == [Case.from_json(case.to_json()) for case in cases]
-    assert {case.operation for case in cases} == {"gemm", "grouped_gemm", "elementwise_add"}
+    assert {case.operation for case in cases} == set(OPERATIONS)
     assert {bool(case.stages) for case in cases} == {bool(case.scales) for case in cases}
     assert len({case.types for case in cases}) > 50
 
@@ -47,7 +50,12 @@ def test_a_case_gets_smaller_until_it_is_the_smallest():
             assert candidate != case
             case, steps = candidate, steps + 1
             assert steps < 200
-        assert max(case.m, case.n, case.k) <= 1 and not case.stages and not case.scales
+        assert (
+            max(case.m, case.n) <= 1
+            and case.k <= case.k_step
+            and not case.stages
+            and not case.scales
+        )
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -73,6 +81,42 @@ def test_the_reference_has_no_findings():
     status, output = fuzz("--cases", 320, "--seconds", 200, "--workers", 1, "--first", 1000)
     last = output.splitlines()[-1]
     assert status == 0 and re.match("320 cases .*, seeds 1000 to 1319, 0 findings", last), output
+
+
+def test_codes_have_all_formats_and_mostly_few_rows():
+    cases = [draw(seed, LIMITS, "codes") for seed in range(0, 4800, 16)]
+    assert {case.operation for case in cases} == {"codes"}
+    assert {case.k % 32 for case in cases} == {0} and all(case.k for case in cases)
+    assert any(case.k % 128 for case in cases) and {case.types[0] for case in cases} == set(HALVES)
+    assert {(case.codes.format, case.codes.depth) for case in cases} == {
+        *((name, depth) for name in ("int4", "uint4") for depth in (32, 64, 128, -1)),
+        *(("mxfp4", 32), ("nvfp4", 16)),
+    }
+    assert sum(1 <= case.m <= 64 for case in cases) > len(cases) / 2
+    assert any(case.stages for case in cases) and any(case.codes.is_permuted for case in cases)
+
+
+@pytest.mark.parametrize("format", ["int4", "uint4", "mxfp4", "nvfp4"])
+def test_wrong_codes_of_a_row_are_found(format, monkeypatch):
+    monkeypatch.setattr(memory, "DEVICE", torch.device("cpu"))
+    cases = (draw(seed, LIMITS, "codes") for seed in range(0, 4800, 16))
+    case = next(
+        replace(each, stages=())
+        for each in cases
+        if each.codes.format == format and each.codes.zeros in ("", "uint8") and each.m and each.n
+    )
+    Trial(case).check()
+    trial = Trial(case)
+    values, run = trial.operands.weight.values, trial._run
+
+    def run_with_other_codes(*args):
+        values[0] ^= 0x44444444
+        run(*args)
+        values[0] ^= 0x44444444
+
+    monkeypatch.setattr(trial, "_run", run_with_other_codes)
+    with pytest.raises(Finding, match="elements of D are wrong"):
+        trial.check()
 
 
 #: Kernels by name: the kind of the finding, and the mistake behind a product.
