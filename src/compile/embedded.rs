@@ -47,6 +47,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "quantize.cuh",
     "quantize/element.cuh",
     "reduce.cuh",
+    "repack.cuh",
     "sgemm.cuh",
     "simt.cuh",
     "skinny.cuh",

@@ -1,9 +1,12 @@
-"""The kernels of quantization in a process without a GPU, whose launches the emulator executes."""
+"""The kernels of quantization and of repacking in a process without a GPU, whose launches the
+emulator executes.
+"""
 
 import pytest
 import torch
 from cutlass_api.ops import OPS, _quantize
-from cutlass_api.weights import _kernels
+from cutlass_api.weights import _kernels, _reordering
+from cutlass_api.weights._packing import repacked, unpacked
 from stand_in import device
 from stand_in.emulated import operand
 
@@ -13,14 +16,17 @@ from support.quantized import INPUTS, WAYS, check_kernels, randn
 class Emulated:
     """A program whose tensors the stand-in describes."""
 
+    make = staticmethod(_kernels.program)
+
     def __init__(self, *key):
-        self.kernel = make(*key)
+        self.kernel = self.make(*key)
 
     def launch(self, args, grid):
         self.kernel.launch(tuple(map(operand, args)), grid)
 
 
-make = _kernels.program
+class EmulatedReordering(Emulated):
+    make = staticmethod(_reordering.program)
 
 
 def launch(input, out, *format):
@@ -41,6 +47,23 @@ def emulated(*arguments):
 def check(output):
     for input in INPUTS:
         check_kernels(emulated, input, getattr(torch, output))
+    print("done")
+
+
+def check_reordering():
+    """Less than a CTA, and some of them; also values that begin inside of a vector."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_reordering, "program", EmulatedReordering)
+        for n, k in ((1, 32), (7, 96), (70, 288)):
+            for is_float in (False, True):
+                values = torch.randint(0, 256, (n * k // 2 + 4,), dtype=torch.uint8)
+                for part in (values[:-4], values[4:]):
+                    stored = part.view(n, k // 2)
+                    words = _reordering.launch(stored, True, is_float)
+                    assert torch.equal(words, repacked(stored, is_float)), (n, k, is_float)
+                    again = _reordering.launch(words, False, is_float)
+                    assert torch.equal(again, unpacked(words, is_float)), (n, k, is_float)
+                    assert torch.equal(again, stored)
     print("done")
 
 

@@ -13,7 +13,7 @@ Importing this module imports torch.
 
 # Formats: ``_scales.py`` has a record for each way to share scales, ``_formats.py`` one for each
 # format, which combines an element type with scales, ``_classes.py`` the classes. ``_kernels.py``
-# enqueues ``kernels/quantize.cuh``.
+# enqueues ``kernels/quantize.cuh``, ``_reordering.py`` ``kernels/repack.cuh``.
 
 from cutlass_api.weights._classes import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8, Weight
 from cutlass_api.weights._compressed_tensors import from_compressed_tensors

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from cutlass_api._dtypes import E8M0, ELEMENTS, FLOAT8
-from cutlass_api.weights._packing import REPACKED, nibbles, packed, repacked, unpacked
+from cutlass_api.weights._packing import REPACKED, nibbles, packed
+from cutlass_api.weights._reordering import reorder
 from cutlass_api.weights._scales import (
     BLOCK,
     MX,
@@ -174,17 +175,17 @@ class Format:
 
     def repack(self, fields: Fields) -> Fields:
         """The fields in the order that kernels read: of elements of 4 bits, that of
-        :func:`repacked`, else that of storage.
+        :func:`reorder`, else that of storage.
         """
         if self.packing == 1 or fields.values.dtype is REPACKED:
             return fields
-        return fields._replace(values=repacked(fields.values, self.is_float))
+        return fields._replace(values=reorder(fields.values, True, self.is_float))
 
     def unpack(self, fields: Fields) -> Fields:
         """The inverse of :meth:`repack`."""
         if self.packing == 1 or fields.values.dtype is not REPACKED:
             return fields
-        return fields._replace(values=unpacked(fields.values, self.is_float))
+        return fields._replace(values=reorder(fields.values, False, self.is_float))
 
     def of_product(self, fields: Fields) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The matrix as B (K, N) of a product: the operands of ``scale_b`` and ``zero_b``, and the

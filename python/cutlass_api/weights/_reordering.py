@@ -1,0 +1,56 @@
+"""Enqueues ``kernels/repack.cuh``: elements of 4 bits from the order of storage to that of kernels,
+and back.
+"""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from cutlass_api._core import CudaFunction
+from cutlass_api.cuda import cuda_kernel
+from cutlass_api.utils import ceil_div
+from cutlass_api.weights._packing import FLOAT_BITS, REPACKED, repacked, unpacked
+
+THREADS = 256
+
+
+@cache
+def program(to_kernels: bool, is_float: bool) -> CudaFunction:
+    """Takes both orders, and how many vectors of 16 bytes they have."""
+    bits = [str(bit) for place in FLOAT_BITS for bit in place] if is_float else []
+    name = f"repack::reorder<{', '.join([str(to_kernels).lower(), *bits])}>"
+    return cuda_kernel('#include "repack.cuh"\n', name, grid=1, block=THREADS)
+
+
+def reorder(values: Tensor, to_kernels: bool, is_float: bool) -> Tensor:
+    """:func:`repacked`, or :func:`unpacked`; of a tensor on a GPU outside of tracing, by one kernel
+    that reads and writes each byte once.
+    """
+    if not torch.compiler.is_compiling() and is_launched(values):
+        return launch(values, to_kernels, is_float)
+    return (repacked if to_kernels else unpacked)(values, is_float)
+
+
+def is_launched(values: Tensor) -> bool:
+    """Whether values have memory on a GPU, and nothing observes torch's operators."""
+    return (
+        values.is_cuda
+        and values.numel() > 0
+        and type(values) in (Tensor, torch.nn.Parameter)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(values)
+        and not _get_current_dispatch_mode_stack()
+    )
+
+
+def launch(values: Tensor, to_kernels: bool, is_float: bool) -> Tensor:
+    """Enqueues the kernel."""
+    values = values.contiguous()
+    if values.data_ptr() % 16:
+        values = values.clone()
+    n, vectors = values.shape[0], values.numel() * values.itemsize // 16
+    shape, dtype = ((n, -1, 4), REPACKED) if to_kernels else ((n, -1), torch.uint8)
+    out = torch.empty_like(values).view(dtype).view(shape)
+    program(to_kernels, is_float).launch((values, out, vectors), ceil_div(vectors, THREADS))
+    return out
