@@ -11,9 +11,9 @@ from support.helpers import fake, spilled_bytes
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 #: A case with the most scales, and one whose factors are float32 numbers. Capabilities, and which
-#: kernels of each: on Hopper every kernel.
+#: kernels of each: on Hopper each kernel with one of the cases.
 DEMANDING = ("nvfp4", "uint4, added zero points")
-STEPS = {80: 3, 90: 1, 120: 3}
+STEPS = {80: 3, 90: 2, 120: 3}
 
 
 def fake_args(name):
@@ -31,7 +31,8 @@ def fake_args(name):
 @pytest.mark.parametrize("name", DEMANDING)
 def test_no_register_spills(name, cc, cache_directory):
     args = fake_args(name)
-    kernels = cutlass_api.get_kernels(args, cc=cc)[:: STEPS[cc]]
+    first = DEMANDING.index(name) if cc == 90 else 0
+    kernels = cutlass_api.get_kernels(args, cc=cc)[first :: STEPS[cc]]
     assert {kernel.metadata.kernel_name.split("_")[0] for kernel in kernels} > {"skinny"}
     with ThreadPoolExecutor() as pool:
         artifacts = list(pool.map(lambda kernel: kernel.compile(args, cc), kernels))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import cutlass_api
@@ -17,31 +16,42 @@ ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_1
 
 
 def parts(kernel, cc):
-    """What a sample must contain at least once: all types, layouts and configurations on Hopper,
-    fewer elsewhere. Each configuration of sm90 with some cluster stores row-major and column-major
-    outputs, by different code. Elsewhere, each design that sums up 16-bit products in float32 and
-    stores them so: it has code of its own there, and the fewest registers to spare.
+    """What a sample must contain at least once. On Hopper: types, layouts, and together what
+    decides a program's registers. The other properties of sm90's designs occur apart from the tile.
+    Elsewhere: types. On the first and the last capability, which share no machine code, also
+    layouts, and each design that sums up 16-bit products in float32 and stores them so: it has code
+    of its own there, and the fewest registers to spare.
     """
-    operands, family = kernel.metadata.operands, type(kernel)
+    operands, family, design = kernel.metadata.operands, type(kernel), kernel.metadata.design
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
     layout = tuple(getattr(operands, name).stride for name in types)
     operation = type(operands)
     if cc != 90:
-        found = {(family, types["A"]), (family, operation, layout)}
+        found = {(family, types["A"])}
+        if cc not in (80, 120):
+            return found
+        found.add((family, operation, layout))
         rounds_steps = types["A"] in ("float16", "bfloat16") and types["out"] == "float32"
         if family is cutlass_api._core.Sm80GemmKernel and rounds_steps:
-            found.add((operation, kernel.metadata.design))
+            found.add((operation, design))
         return found
     types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
-    by_place = {(family, place, dtype) for place, dtype in types.items()}
-    design = kernel.metadata.design
-    # The accumulator type also affects a configuration's register use.
-    configuration = (family, operation, types["accumulator"])
-    found = {(*configuration, design), (family, types["A"], types["B"]), (family, layout)}
-    if isinstance(design, Sm90DesignMetadata):
-        with_some_cluster = dataclasses.replace(design, cluster_shape=())
-        found.add((*configuration, with_some_cluster, operands.out.stride))
-    return by_place | found
+    found = {(family, place, dtype) for place, dtype in types.items()}
+    found |= {(family, types["A"], types["B"]), (family, layout)}
+    if not isinstance(design, Sm90DesignMetadata):
+        return found | {(family, operation, types["accumulator"], design)}
+    tile = design.tile_shape[:2], design.schedule, design.consumers, design.swapped
+    widths = operands.A.dtype.width, operands.B.dtype.width
+    cluster = design.cluster_shape, design.split, design.over_grid, design.swapped
+    return found | {
+        # Row-major and column-major outputs are stored by different code.
+        (operation, types["accumulator"], tile, operands.out.stride),
+        (operation, types["accumulator"], tile, design.split > 1),
+        (operation, widths, tile),
+        (operation, cluster, design.fast_sums),
+        (operation, design.packed, design.load_bytes, design.swapped),
+        (operation, design.tile_shape[2], design.stages),
+    }
 
 
 def sample_of(cc):
@@ -50,10 +60,8 @@ def sample_of(cc):
     """
     programs = {}
     for kernel in every_kernel(cc):
-        # A fingerprint takes 0.2 ms. Samples for other capabilities are small anyway.
-        program = cutlass_api._core.tuning_identity(kernel)[1] if cc == 90 else kernel
-        programs.setdefault(program, []).append(kernel)
-    chosen = sample(programs.values(), partial(parts, cc=cc), (8, 4, 2, 1))
+        programs.setdefault(kernel.source, []).append(kernel)
+    chosen = sample(programs.values(), partial(parts, cc=cc), (8, 6, 5, 4, 3, 2, 1))
     return [kernels[0] for kernels in chosen] + [k for kernels in chosen for k in kernels[1:]]
 
 
@@ -75,44 +83,34 @@ def test_outputs_that_are_seldom_stored_compile(types):
     assert kernel.compile(args, cc=90).compiled_obj.cubin
 
 
-@pytest.fixture(scope="module")
-def compiled(cache_directory):
-    """Compiles the plan on all cores, ahead of the tests that look at the results one by one."""
-    with ThreadPoolExecutor() as pool:
-        futures = {
-            (cc, id(kernel)): pool.submit(kernel.compile, args_of(kernel), cc)
-            for cc, kernel in PLAN
-        }
-        yield lambda cc, kernel: futures[cc, id(kernel)].result()
-        pool.shutdown(cancel_futures=True)
-
-
 @planned
-@pytest.mark.usefixtures("tf32_allowed")
-def test_every_family_compiles(cc, kernel, compiled):
+@pytest.mark.usefixtures("cache_directory", "tf32_allowed")
+def test_every_family_compiles_without_spills(cc, kernel):
     assert kernel.supports(args_of(kernel)), kernel.supports(args_of(kernel)).error
-    artifact = compiled(cc, kernel)
+    artifact = kernel.compile(args_of(kernel), cc)
     program = artifact.compiled_obj
     assert artifact.kernel_obj is kernel
     assert program.kernel_name == kernel.metadata.kernel_name
     assert program.architecture == ARCHITECTURES[cc]
     assert program.cubin[:4] == b"\x7fELF"
     assert program.log == "", "NVRTC has nothing to warn of"
-
-
-@planned
-def test_no_register_spills(cc, kernel, compiled):
-    assert spilled_bytes(compiled(cc, kernel).compiled_obj) == 0
+    assert spilled_bytes(program) == 0
 
 
 def test_the_sample_covers_all():
     everything = every_kernel(90)
     taken = [kernel for cc, kernel in PLAN if cc == 90]
-    for wanted in (
-        lambda k: (type(k.metadata.operands), k.metadata.design),
-        lambda k: (type(k), k.metadata.operands.A.dtype),
-    ):
-        assert set(map(wanted, everything)) == set(map(wanted, taken))
+
+    def values(kernels):
+        """The values of each property."""
+        return {
+            (type(kernel), *item)
+            for kernel in kernels
+            for design, a in [(kernel.metadata.design, kernel.metadata.operands.A)]
+            for item in [*dataclasses.asdict(design).items(), ("A", a.dtype)]
+        }
+
+    assert values(everything) == values(taken)
     for cc in ARCHITECTURES:
         assert {type(kernel) for at, kernel in PLAN if at == cc} == set(
             map(type, cutlass_api.get_kernels(cc=cc))
@@ -132,11 +130,10 @@ def test_a_program(artifact):
     assert "sm_90a" in repr(artifact)
 
 
-def test_the_source_differs_from_kernel_to_kernel(compiled):
+def test_the_source_differs_from_kernel_to_kernel():
     texts = {}
-    for cc, kernel in PLAN:
-        if cc == 90:
-            texts.setdefault(compiled(cc, kernel).compiled_obj.source, []).append(kernel)
+    for kernel in every_kernel(90):
+        texts.setdefault(kernel.source, []).append(kernel)
 
     # A column-major output is the row-major output of the transposed product, and a packed operand
     # is read like a K-major one. Only such kernels share a program.

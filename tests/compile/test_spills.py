@@ -1,6 +1,7 @@
 """Kernels that use the most registers spill none, and the compiler warns of nothing."""
 
 from functools import partial
+from math import prod
 
 import cutlass_api
 import pytest
@@ -98,7 +99,8 @@ def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, cache_directory
     if kind == "fast":
         kernels = [kernel for kernel in kernels if kernel.metadata.design.fast_sums]
     assert kernels
-    check_code(kernels, args)
+    # One factor a row and a column is in the epilogue of either.
+    check_code(kernels[::3] if kind == "tensor" else kernels, args)
 
 
 def test_scaled_grouped_kernels_neither_spill_nor_serialize(cache_directory):
@@ -155,6 +157,9 @@ def test_scaled_mixed_kernels_neither_spill_nor_serialize(
     )
     a, b = fake(m, k, dtype=a_type), fake(k, n, dtype=b_type, layout="n")
     args = GemmArguments(a, b, out, "float32", epilogue)
-    kernels = sm90_kernels(args)
+    kernels = sorted(
+        sm90_kernels(args), key=lambda kernel: -prod(kernel.metadata.design.tile_shape)
+    )
     assert len(kernels) >= 12
-    check_code(kernels, args)
+    # Those with the most sums a thread; the others with zero points of one width.
+    check_code([*kernels[:4], *kernels[4 + (zeros.itemsize > 2) :: 2]], args)
