@@ -93,8 +93,10 @@ def test_no_register_spills(cc, step):
     for name, threads in programs():
         alike = name.replace("bf16", "f16").replace("e5m2", "e4m3").replace("u8", "s8")
         sample[alike] = (name, threads)
-    assert len(sample) > 60
-    for name, threads in list(sample.values())[::step]:
+    # Each second one is for aligned rows. Of two programs that differ in this, one.
+    chosen = [list(sample.values())[at + at // 2 % 2] for at in range(0, len(sample) - 1, 2)]
+    assert len(chosen) > 60
+    for name, threads in chosen[::step]:
         program = _kernels.program(name, threads).compile(cc=cc)
         assert program.log == "", name
         assert spilled_bytes(program) == 0, name
