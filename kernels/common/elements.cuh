@@ -49,6 +49,7 @@ template <class T> inline constexpr int bits_of = ElementType<T>::BITS;
 template <class T> inline constexpr ElementClass class_of = ElementType<T>::CLASS;
 // Whether kernels convert elements to those of another factor, of 16 bits.
 template <class T> inline constexpr bool is_widened =
+    class_of<T> == ElementClass::FLOAT8 ||
     class_of<T> == ElementClass::INTEGER8 ||
     class_of<T> == ElementClass::INTEGER4 ||
     class_of<T> == ElementClass::FLOAT4;

@@ -10,6 +10,8 @@
 //            bit of the second summand: -128 (0xc300) or -256 (0xc380). That of an unsigned byte,
 //            worth 128, selects the second summand from -128 and 0.
 //
+// e4m3: an instruction makes two float16 numbers, since compute capability 8.9.
+//
 // Codes of 4 bits: a word has eight, the first of each pair in its lower half, in the order of
 // DType::packed_place. One or two shifts and masks move the bits of a pair to those of numbers of
 // 16 bits (code_bits):
@@ -44,10 +46,30 @@ template <class Narrow> __device__ __forceinline__ unsigned add_high_bits(unsign
   return sum;
 }
 
+// Two e4m3 as float32 numbers, which are exact in either 16-bit type. PTX ISA, "Data Movement and
+// Conversion Instructions: cvt".
+struct Float8Pair {
+  f32 low, high;
+  __device__ __forceinline__ explicit Float8Pair(unsigned short bytes) {
+#if __CUDA_ARCH__ >= 890
+    unsigned pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(bytes));
+    low = decode(f16{static_cast<unsigned short>(pair)});
+    high = decode(f16{static_cast<unsigned short>(pair >> 16)});
+#else
+    low = decode(e4m3{static_cast<unsigned char>(bytes)});
+    high = decode(e4m3{static_cast<unsigned char>(bytes >> 8)});
+#endif
+  }
+};
+
 // Two bytes in a pair.
 template <class Wide, class Narrow>
 __device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
-  if constexpr (is_same<Wide, f16>) {
+  if constexpr (class_of<Narrow> == ElementClass::FLOAT8) {
+    const Float8Pair pair(bytes);
+    return encode_pair<Wide>(pair.low, pair.high);
+  } else if constexpr (is_same<Wide, f16>) {
     // One instruction for the sign and the exponent byte, which prmt then uses twice.
     const unsigned both =
         ElementType<Narrow>::IS_SIGNED ? bytes ^ 0x64648080u : bytes | 0x64640000u;
@@ -67,6 +89,10 @@ inline constexpr f32 FLOAT_BASE = ElementType<Narrow>::IS_SIGNED ? 8388736.0f : 
 template <class Wide, class Narrow, bool FRACTIONS>
 __device__ __forceinline__ unsigned widen_pair_scaled(unsigned short bytes, f32 base, f32 rest,
                                                       f32 scale) {
+  if constexpr (class_of<Narrow> == ElementClass::FLOAT8) {
+    const Float8Pair pair(bytes);
+    return encode_pair<Wide>(pair.low * scale, pair.high * scale);
+  }
   const unsigned both = ElementType<Narrow>::IS_SIGNED ? bytes ^ 0x4b008080u : bytes | 0x4b000000u;
   f32 low = __uint_as_float(permute_bytes<0x3220>(both, 0u)) - base,
       high = __uint_as_float(permute_bytes<0x3221>(both, 0u)) - base;
@@ -80,7 +106,10 @@ template <class Wide, class Narrow> struct WidenWord {
   unsigned exponents = is_same<Wide, f16> ? opaque(0x64646464u) : 0u;
 
   __device__ __forceinline__ void operator()(unsigned (&pairs)[2], unsigned word) const {
-    if constexpr (is_same<Wide, f16>) {
+    if constexpr (class_of<Narrow> == ElementClass::FLOAT8) {
+      pairs[0] = widen_pair<Wide, Narrow>(static_cast<unsigned short>(word));
+      pairs[1] = widen_pair<Wide, Narrow>(static_cast<unsigned short>(word >> 16));
+    } else if constexpr (is_same<Wide, f16>) {
       const unsigned bytes = ElementType<Narrow>::IS_SIGNED ? word ^ 0x80808080u : word;
       pairs[0] = subtract_base<Narrow>(permute_bytes<0x4140>(bytes, exponents));
       pairs[1] = subtract_base<Narrow>(permute_bytes<0x4342>(bytes, exponents));

@@ -177,8 +177,10 @@ impl Types {
         // Weight-only quantization: one operand of 16 bits, and one that is converted to its type.
         for half in of_class(Class::Half) {
             for weight in DType::all().filter(|dtype| dtype.is_widened()) {
-                add(half, weight, F32, &[half, F32]);
-                if weight.is_whole() {
+                if weight != E5m2 {
+                    add(half, weight, F32, &[half, F32]);
+                }
+                if weight.is_integer() && weight.is_whole() {
                     add(weight, half, F32, &[half, F32]);
                 }
             }

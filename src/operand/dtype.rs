@@ -25,7 +25,7 @@ pub enum Class {
 impl Class {
     /// Whether kernels convert elements to those of another factor, of 16 bits, in registers.
     pub const fn is_widened(self) -> bool {
-        matches!(self, Class::Integer8 | Class::Integer4 | Class::Float4)
+        matches!(self, Class::Integer8 | Class::Integer4 | Class::Float4 | Class::Float8)
     }
 }
 

@@ -190,8 +190,8 @@ pub fn natural_output(a: DType, b: DType) -> DType {
     match (a.is_integer(), b.is_integer()) {
         (true, true) => DType::I32,
         (true, false) => b,
-        _ if a.is_widened() => b,
         _ if a.is_float8() && b.is_float8() => DType::Bf16,
+        _ if a.is_widened() => b,
         _ => a,
     }
 }

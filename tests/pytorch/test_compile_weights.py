@@ -37,7 +37,7 @@ WEIGHTS: dict[str, tuple[Weight, bool]] = {
     "nvfp4": (quantize.nvfp4(MATRIX).repack(), True),
     "int8": (weights.Int8(*quantize.per_group(MATRIX, 32)), True),
     "uint8": (weights.UInt8(*quantize.per_group_asymmetric(MATRIX, 32)), True),
-    "float8": (quantize.fp8(MATRIX), False),
+    "float8": (quantize.fp8(MATRIX), True),
 }
 
 

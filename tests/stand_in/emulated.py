@@ -88,6 +88,9 @@ def _on_device(kind: Callable[..., Any]) -> Callable[..., Any]:
 class _Weights:
     """In place of ``ScaledTensor``: weights with fields on the simulated device."""
 
+    def __new__(cls, base: Any, scale: Any, *of_scales: Any) -> Any:
+        return arguments.ScaledTensor(operand(base), operand(scale), *of_scales)
+
     @staticmethod
     def of_weight(*fields: Any) -> arguments.ScaledTensor:
         return arguments.ScaledTensor.of_weight(*map(operand, fields))

@@ -1,4 +1,4 @@
-"""Products by weights of 4 bits: all formats, dtypes of activations, scales and zero points."""
+"""Products by weights of 4 bits and of float8: formats, and dtypes of all operands."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,7 +8,7 @@ import cutlass_api
 import torch
 from cutlass_api import quantize
 from cutlass_api.arguments import GemmArguments
-from cutlass_api.weights import NVFP4, UInt4, Weight
+from cutlass_api.weights import NVFP4, Float8, UInt4, Weight
 from cutlass_api.weights._formats import Format
 
 from support import memory
@@ -59,6 +59,16 @@ def nvfp4_of_rows(n: int, k: int) -> Weight:
     return NVFP4(weight.values, weight.scales, torch.rand(n, 1) * 1e-3)
 
 
+def float8(rows: int, depth: int) -> Callable[[int, int], Weight]:
+    """Blocks of ``rows`` x ``depth`` that share a scale; of the whole matrix for 0."""
+
+    def make(n: int, k: int) -> Weight:
+        shape = (-(-n // rows), -(-k // depth)) if rows else ()
+        return Float8(torch.randn(n, k).to(torch.float8_e4m3fn), torch.rand(shape) + 0.5)
+
+    return make
+
+
 class Case(NamedTuple):
     """The dtypes of the activations and of the output, and a weight of extents (N, K). ``slack``:
     the error of float32 sums, relative to the largest sum.
@@ -83,6 +93,9 @@ CASES = {
     "mxfp4": Case(BF16, BF16, mxfp4),
     "nvfp4": Case(F16, F16, lambda n, k: quantize.nvfp4(torch.randn(n, k))),
     "nvfp4, factors of rows": Case(BF16, BF16, nvfp4_of_rows),
+    "float8, one scale": Case(F16, F16, float8(0, 0)),
+    "float8, scales of 1 x 128": Case(BF16, BF16, float8(1, 128)),
+    "float8, scales of 128 x 128": Case(BF16, BF16, float8(128, 128)),
     "float32 output": Case(BF16, F32, int4(64, BF16)),
 }
 

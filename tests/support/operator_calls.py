@@ -60,7 +60,7 @@ def ends(*rows, device="cpu"):
 
 def int4(t):
     """The fields of a weight (6, 32), and the name of its class."""
-    return t(6, 4).int(), t(6, 1), None, None, None, "Int4"
+    return t(6, 1, 4).int(), t(6, 1), None, None, None, "Int4"
 
 
 def operator_of(case):

@@ -114,8 +114,8 @@ def least_cc(kernels):
 
 def types_in(cell):
     names = r"\b(float64|float32|float16|bfloat16|e4m3fn|e5m2|int32|int8|uint8)\b"
-    pairs = {"int8", "uint8"} if "8-bit integers" in cell else set()
-    codes = {"int4", "uint4", "float4_e2m1fn"} if "weights of 4 bits" in cell else set()
+    pairs = {"int8", "uint8"} if "(integers" in cell else set()
+    codes = {"int4", "uint4", "float4_e2m1fn"} if "or 4 bits" in cell else set()
     return {*re.findall(names, cell)} | pairs | codes
 
 
@@ -132,7 +132,7 @@ def test_the_table_of_families_says_what_kernels_do():
         found = {str(of.dtype).removeprefix("float8_") for k in operands for of in (k.A, k.B)}
         named = table["simt"][1] if "as `simt`" in types else types
         if "one type" in types:
-            named = named.replace("weights of 4 bits", "")
+            named = named.replace("or 4 bits", "")
         assert (family, types_in(named)) == (family, found)
         cc = least_cc(kernels[family])
         assert (f"{cc / 10}" in hardware) if cc else (hardware == "CPU")

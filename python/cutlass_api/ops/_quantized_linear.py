@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cutlass_api._dtypes import E8M0, FLOAT8, HALF
+from cutlass_api._dtypes import E8M0, HALF
 from cutlass_api.ops import _epilogues, _vmap
 from cutlass_api.ops._evaluate import DERIVATIVES
 from cutlass_api.ops._labels import SUMS, Blocks, Labels, Rule, broadcast, dtype_of
@@ -46,9 +46,8 @@ def quantized_linear(
     """activation(input @ weight.T + bias), in one launch.
 
     input (*, K) in float16 or bfloat16. format: the name of the class of ``cutlass_api.weights``
-    whose fields follow the input. Values of 4 bits that are not repacked are repacked in each call,
-    and those of Float8 are dequantized to the dtype of the input. bias and activation: as of
-    ``linear``. kernel: as of ``launch``.
+    whose fields follow the input. Values of 4 bits that are not repacked are repacked in each call.
+    bias and activation: as of ``linear``. kernel: as of ``launch``.
     """
     name = "quantized_linear"
     weight = weight_of(name, values, scales, zeros, factor, permutation, format)
@@ -67,9 +66,6 @@ def quantized_linear(
     if bias is not None:
         bias = bias_of_rows(name, bias, shape)
     rows, target = rows_of(input), matrix(out)
-    if weight.format.dtype in FLOAT8:
-        linear(rows, weight.dequantize(input.dtype), bias, activation, out=target)
-        return out
     if permutation is not None:
         rows = rows.index_select(1, permutation)
     repacked = weight.format.repack(weight.fields)
@@ -217,7 +213,7 @@ def examples(call: Call, dims: Call, size: int) -> _vmap.Result:
 def lowering(call: Call) -> Lowering | None:
     weight = weight_of("quantized_linear", *fields_of(call), call.format)
     # Of others, each call copies the weight.
-    if weight.format.dtype in FLOAT8 or (weight.format.packing > 1 and not weight.is_repacked):
+    if weight.format.packing > 1 and not weight.is_repacked:
         return None
     names = [name for name in call.operator.tensors if getattr(call, name) is not None]
     return Lowering(names, weight={"format": call.format, "activation": call.activation})

@@ -19,7 +19,7 @@ from cutlass_api.weights._formats import (
     names,
 )
 from cutlass_api.weights._packing import REPACKED
-from cutlass_api.weights._scales import BLOCK, ROW, TENSOR, WIDE_BLOCK, Scales
+from cutlass_api.weights._scales import BLOCK, ROW, TENSOR, WHOLE, WIDE_BLOCK, Scales
 
 Self = TypeVar("Self", bound="Weight")
 
@@ -182,7 +182,7 @@ class Weight:
         """The weight as B (K, N) of :class:`cutlass_api.arguments.GemmArguments`, with its scales.
         Arguments hold a copy in the order of :meth:`repack`, unless the weight has that order.
 
-        Raises ValueError for a permutation, which applies to the columns of A, and for float8.
+        Raises ValueError for a permutation, which applies to the columns of A.
         """
         if self.permutation is not None:
             raise ValueError(
@@ -190,7 +190,12 @@ class Weight:
                 "without it"
             )
         if self.format.dtype in FLOAT8:
-            raise ValueError("no kernel multiplies float8 by 16 bits; pass weight.dequantize().t()")
+            shared = self.format.scales
+            extent = max(self.shape[0], 1) if shared.extent == WHOLE else shared.extent
+            scales = (
+                self.scales if self.scales.dim() else self.scales.reshape(1, 1)[: self.shape[0]]
+            )
+            return ScaledTensor(self.values.t(), scales.t(), (extent, self.group), "none")
         fields = self.format.repack(self.fields)
         scales, zeros = self.format.subtracted(fields)
         factor = None if fields.factor is None else fields.factor.reshape(-1, 1)

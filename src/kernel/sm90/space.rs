@@ -70,8 +70,8 @@ impl Sm90 {
                 if class == ProductClass::Mixed {
                     // The operand that is converted is the program's A, K-major.
                     let b_is_first = types.b.is_widened();
-                    // Weights of packed elements multiply rows of activations.
-                    let is_served = types.b.is_whole()
+                    // Weights of 4 bits and of float8 multiply rows of activations.
+                    let is_served = (types.b.is_whole() && !types.b.is_float8())
                         || layout == (Layout { a: Major::Row, b: Major::Column, out: Major::Row });
                     if k_major[usize::from(b_is_first)] && is_served {
                         let shapes = match packed.contains(&true) {
