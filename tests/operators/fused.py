@@ -79,7 +79,11 @@ def fused_samples(t: Make) -> Any:
 
 
 def activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    return getattr(activations, activation)(linear(x, weight, bias))
+    sums = linear(x, weight, bias)
+    # torch's hardswish has 1/6 in float32 on a GPU, for float64, too.
+    if activation == "hardswish" and sums.dtype is torch.float64:
+        return sums * (sums + 3).clamp(0, 6) / 6
+    return getattr(activations, activation)(sums)
 
 
 def activated_samples(t: Make) -> Any:

@@ -31,8 +31,10 @@ def matrix(
     if format in NUMBERS:
         if values.dtype is torch.int32:
             words = values.flatten(1)
-            where = torch.tensor([place(k) for k in range(8 * words.shape[1])]).to(values.device)
-            codes = words[:, where[:, 0]] >> where[:, 1] & 15
+            places = [place(k, "Int" not in format) for k in range(8 * words.shape[1])]
+            at = torch.tensor([word for word, _ in places], device=values.device)
+            bits = torch.tensor([bits for _, bits in places], device=values.device)
+            codes = ((words[:, at, None] >> bits & 1) << torch.arange(4, device=bits.device)).sum(2)
         else:
             codes = torch.stack([values & 15, values >> 4 & 15], -1).flatten(1)
         numbers = torch.tensor(NUMBERS[format], device=values.device).double()[codes.long()]

@@ -1,6 +1,7 @@
 """Weights decoded bit by bit from the rules of their formats, in plain Python."""
 
 import math
+from functools import partial
 
 import torch
 
@@ -35,20 +36,29 @@ def nibble(row, k):
     return row[k // 2] >> 4 * (k % 2) & 15
 
 
-def place(k):
-    """The word and the lowest bit that hold element k in the order of kernels."""
+#: Of the four e2m1 of a half of a word: the lowest of three bits, and the sign.
+E2M1_BITS = ((6, 15), (3, 12), (9, 13), (0, 14))
+
+
+def place(k, is_float=False):
+    """The word that holds element k in the order of kernels, and its bits from the lowest up.
+    ``is_float``: of e2m1.
+    """
     group, e = divmod(k, 32)
     for q in range(4):
         order = [2 * q + shift + 8 * i for shift in (0, 1) for i in range(4)]
         if e in order:
-            return 4 * group + q, 4 * order.index(e)
+            half, i = divmod(order.index(e), 4)
+            lowest, sign = E2M1_BITS[i] if is_float else (4 * i, 4 * i + 3)
+            bits = (lowest, lowest + 1, lowest + 2, sign)
+            return 4 * group + q, [16 * half + bit for bit in bits]
     raise AssertionError
 
 
-def of_word(row, k):
+def of_word(row, k, is_float=False):
     """Element k of words in the order of kernels."""
-    word, bit = place(k)
-    return row[word] >> bit & 15
+    word, bits = place(k, is_float)
+    return sum((row[word] >> bit & 1) << i for i, bit in enumerate(bits))
 
 
 def decoded(weight, group=None):
@@ -57,7 +67,8 @@ def decoded(weight, group=None):
     n, k = weight.shape
     height, width = group or (1, {"MXFP4": 32, "NVFP4": 16}.get(name, weight.group))
     if "4" in name:
-        read = of_word if weight.values.dtype is torch.int32 else nibble
+        is_repacked, is_float = weight.values.dtype is torch.int32, "Int" not in name
+        read = partial(of_word, is_float=is_float) if is_repacked else nibble
         rows = weight.values.flatten(1).tolist()
         values = [[read(row, j) for j in range(k)] for row in rows]
         if name == "Int4":

@@ -12,7 +12,7 @@ from cutlass_api import weights
 from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8, Weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.decoders import decoded, nibble, place
+from support.decoders import decoded, nibble, of_word
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 E4M3, E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
@@ -139,8 +139,10 @@ def test_the_order_of_kernels():
         assert words.dtype is torch.int32 and words.shape == (3, 3, 4)
         for n in range(3):
             for k in range(96):
-                word, bit = place(k)
-                assert words[n].flatten()[word].item() >> bit & 15 == codes[n, k]
+                assert of_word(words[n].flatten().tolist(), k) == codes[n, k]
+    words = MXFP4(bytes, torch.ones(3, 3).to(torch.float8_e8m0fnu)).repack().values.flatten(1)
+    read = [[of_word(row, k, is_float=True) for k in range(96)] for row in words.tolist()]
+    assert torch.equal(torch.tensor(read), codes)
 
 
 @given(st.lists(st.integers(0, 255), min_size=16, max_size=96), st.integers(0, 3))
@@ -151,10 +153,8 @@ def test_any_bytes_survive(bytes, offset):
     values = torch.tensor([0] * offset + bytes, dtype=torch.uint8)[offset:][None]
     repacked = Int4(values, torch.ones(1, 1)).repack()
     assert repacked.unpack().values.tolist() == [bytes]
-    assert all(
-        repacked.values.flatten()[place(k)[0]].item() >> place(k)[1] & 15 == nibble(bytes, k)
-        for k in range(2 * len(bytes))
-    )
+    words = repacked.values.flatten().tolist()
+    assert all(of_word(words, k) == nibble(bytes, k) for k in range(2 * len(bytes)))
 
 
 @each
