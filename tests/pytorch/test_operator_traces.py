@@ -26,7 +26,7 @@ def all_operators(a, b, weight, bias):
     # These have no gradients, except for the float operand of mixed_mm.
     x, y = a.detach(), b.detach()
     integer, narrow = (y * 8).to(torch.int8), y.to(F8)
-    words, factors = (y.t().repeat(1, 2)[:, :4] * 99).int(), scale.t()  # of a weight (6, 32)
+    words, factors = (y.t().repeat(1, 2)[:, None, :4] * 99).int(), scale.t()  # of a weight (6, 32)
     eight_bits = (
         OPS.int_mm((x * 8).to(torch.int8), integer)
         + OPS.mixed_mm(a.half(), integer, scale).float()
