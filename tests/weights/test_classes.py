@@ -4,6 +4,7 @@ import copy
 import io
 import re
 
+import cutlass_api
 import ml_dtypes
 import numpy as np
 import pytest
@@ -155,6 +156,14 @@ def test_any_bytes_survive(bytes, offset):
     assert repacked.unpack().values.tolist() == [bytes]
     words = repacked.values.flatten().tolist()
     assert all(of_word(words, k) == nibble(bytes, k) for k in range(2 * len(bytes)))
+
+
+def test_no_elements_along_k():
+    weight = Int4(torch.empty(3, 0, dtype=torch.uint8), torch.ones(3, 1))
+    words = weight.repack()
+    assert words.shape == (3, 0) and words.unpack().dequantize().shape == (3, 0)
+    x, bias = torch.empty(2, 0, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bfloat16)
+    assert torch.equal(cutlass_api.quantized_linear(x, words, bias), bias.repeat(2, 1))
 
 
 @each

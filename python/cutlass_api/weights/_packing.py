@@ -56,6 +56,8 @@ def repacked(values: Tensor, is_float: bool) -> Tensor:
     (2q, 2q + 1) and (2q + 8, 2q + 9) of two instructions in the word q, and the elements of a pair
     16 bits apart.
     """
+    if values.shape[-1] == 0:
+        return values.new_empty((values.shape[0], 0, 4), dtype=REPACKED)
     values = values.contiguous()
     # A view as words begins at a multiple of 4 bytes. Dynamo does not trace the offset.
     if not torch.compiler.is_compiling() and values.storage_offset() % 4:
@@ -70,6 +72,8 @@ def repacked(values: Tensor, is_float: bool) -> Tensor:
 
 def unpacked(values: Tensor, is_float: bool) -> Tensor:
     """The inverse of :func:`repacked`."""
+    if values.shape[1] == 0:
+        return values.new_empty((values.shape[0], 0), dtype=torch.uint8)
     values = _moved(values, FLOAT_BITS, NIBBLE_BITS) if is_float else values
     words = _transposed(values)
     low, high = words.unflatten(-1, (2, 2)).unbind(-2)
