@@ -208,7 +208,7 @@ template <class Config> struct Sm90Consumer {
 
   // The same for a mixed product, whose A is converted in registers. The next group is loaded
   // before the instructions of a group are issued, and converted while they multiply. Scales and
-  // zero points are loaded one part of a K block ahead.
+  // zero points are loaded a span ahead (Sm90WeightScales).
   static __device__ __forceinline__ unsigned multiply_widened(Slot& slot, int blocks, unsigned rank,
                                                               int warpgroup,
                                                               const Pipeline& pipeline,
