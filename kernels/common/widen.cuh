@@ -134,9 +134,6 @@ __device__ __forceinline__ unsigned multiply_add_pair(unsigned a, unsigned b, un
 template <class Wide> __device__ __forceinline__ unsigned multiply_pair(unsigned a, unsigned b) {
   return multiply_add_pair<Wide>(a, b, 0x80008000u);
 }
-template <class Wide> __device__ __forceinline__ unsigned subtract_pair(unsigned a, unsigned b) {
-  return multiply_add_pair<Wide>(b, is_same<Wide, f16> ? 0xbc00bc00u : 0xbf80bf80u, a);
-}
 
 // The bits of the integers of a pair. The compiler does not know that threadIdx.y is 0: for a
 // constant, the instruction that masks the bits and adds the exponent would need a move each time.
@@ -151,11 +148,12 @@ template <class Wide, class Narrow, int PAIR>
 __device__ __forceinline__ unsigned code_bits(unsigned word, const CodeMasks& masks) {
   constexpr bool HALF = is_same<Wide, f16>;
   if constexpr (class_of<Narrow> == ElementClass::FLOAT4) {
-    constexpr int SIGN = 15 - e2m1_sign(PAIR), REST = (HALF ? 9 : 6) - e2m1_rest(PAIR);
+    // Left shifts of the sign and of the other three bits. The latter may be negative.
+    constexpr int OF_SIGN = 15 - e2m1_sign(PAIR), OF_REST = (HALF ? 9 : 6) - e2m1_rest(PAIR);
     constexpr unsigned MASK = HALF ? 0x0e000e00u : 0x01c001c0u;
-    if constexpr (SIGN == REST) return word << SIGN & (0x80008000u | MASK);
-    const unsigned rest = REST < 0 ? word >> (REST < 0 ? -REST : 0) : word << (REST < 0 ? 0 : REST);
-    return (word << SIGN & 0x80008000u) | (rest & MASK);
+    if constexpr (OF_SIGN == OF_REST) return word << OF_SIGN & (0x80008000u | MASK);
+    constexpr int LEFT = OF_REST < 0 ? 0 : OF_REST, RIGHT = LEFT - OF_REST;
+    return (word << OF_SIGN & 0x80008000u) | (word << LEFT >> RIGHT & MASK);
   } else if constexpr (HALF) {
     return (word >> PAIR / 2 * 8 & (PAIR % 2 ? masks.odd : masks.even)) | 0x64006400u;
   } else {
@@ -195,10 +193,11 @@ template <class Wide, class Narrow> struct CodeNumbers {
 // rounded once. PAIRED: both are exact in the wide type, as is their difference. Else float32
 // numbers: a zero point may have a fraction.
 //
-// MERGED: one multiplication corrects e2m1 and scales them. By e4m3, the product is too small by
-// REST, since 448 times the correction would overflow; the sums are multiplied by it. Scales that
-// are powers of two from 2 on (`is_large`) would overflow, too, but the sums' factor would not do
-// for all others: `pair` leaves the rest to a second multiplication, for which callers branch.
+// MERGED: one multiplication corrects the exponents of e2m1 and applies the scale. The largest
+// e4m3, 448, times the correction would overflow: products with scales in e4m3 are too small by the
+// factor REST, by which the caller multiplies the sums. POWERS: the scales are powers of two, of
+// which those from 2 on (`is_large`) would overflow. No factor of the sums has the range of e8m0:
+// callers branch, and multiply a second time by what `pair` leaves (`rest`).
 template <class Wide, class Narrow, class Scale, class Zero, bool HAS_ZERO> struct CodeFactor {
   static constexpr bool PAIRED = (is_same<Scale, Wide> || is_same<Scale, e4m3> ||
                                   (is_same<Scale, e8m0> && is_same<Wide, bf16>)) &&
