@@ -6,11 +6,13 @@ run; in transforms that take long, those of one dtype and two of each other.
 """
 
 import pytest
+import torch
+import torch.distributed as dist
 from support.eight_bits import devices
 
 from operators import dense
 from operators.calls import RUNS_ALL
-from operators.case import expected
+from operators.case import WORKS, expected, samples
 from operators.cases import CASES
 from operators.mutants import mutants
 from operators.outcome import chosen, described, outcome, outcomes
@@ -41,6 +43,14 @@ def check(case, transform, device):
     arguments = chosen(case, transform, device, turn, is_whole=transform.is_cheap)
     found = outcomes(case, transform, arguments)
     assert found == {expected(case, transform)} - {None}, transform.name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group():
+    """One for all tests: gloo's threads outlive a group."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def of_plan(plan):
@@ -79,6 +89,14 @@ def test_errors(name, transform, device):
                 outcome(case, transform, [mutant])
             except AssertionError as error:
                 raise AssertionError(f"{kind}: {described(sample)}: {error}") from error
+
+
+def test_distributed_products_without_elements():
+    """DTensor does not return from some reshapes of tensors without elements."""
+    case, distributed = CASES["matmul"], next(x for x in TRANSFORMS if x.name == "DTensor")
+    found = samples(case, torch.float32, "cpu")
+    empty = [x for x in found if not all(y.numel() for y in x.args)]
+    assert outcomes(case, distributed, empty) == {WORKS}
 
 
 def test_the_guide_has_the_table():

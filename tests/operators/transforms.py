@@ -1,10 +1,9 @@
 """What PyTorch does with a function: each transform runs calls and returns tensors to compare."""
 
-import contextlib
 import copy
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -314,26 +313,18 @@ def pickled(call: Call) -> Tensors:
 # ---- distributed tensors -------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def one_rank() -> Iterator[Any]:
-    """A mesh of this process alone."""
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-    try:
-        yield init_device_mesh("cpu", (1,))
-    finally:
-        dist.destroy_process_group()
-
-
 def distributed(call: Call) -> Tensors:
-    """Replicated, and sharded along the first dimension."""
+    """Replicated, and sharded along the first dimension, over this process alone."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    mesh = init_device_mesh("cpu", (1,))
     results = []
-    with one_rank() as mesh:
-        for placement in (Replicate(), Shard(0)):
-            tensors = [
-                DTensor.from_local(x, mesh, [placement if x.dim() else Replicate()])
-                for x in call.tensors
-            ]
-            results += [x.full_tensor() for x in call(*tensors)]
+    for placement in (Replicate(), Shard(0)):
+        tensors = [
+            DTensor.from_local(x, mesh, [placement if x.dim() else Replicate()])
+            for x in call.tensors
+        ]
+        results += [x.full_tensor() for x in call(*tensors)]
     return results
 
 

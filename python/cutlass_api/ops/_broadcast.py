@@ -1,11 +1,13 @@
 """Products of operands of any rank, by ``mm`` and ``bmm``."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from cutlass_api._batches import output_shape
+from cutlass_api._dtypes import FLOAT8
 from cutlass_api.ops._library import rows_of
 from cutlass_api.ops._operator import OPS
 
@@ -27,6 +29,8 @@ def product(A: Tensor, B: Tensor, out_dtype: torch.dtype | None) -> Tensor:
     if sizes_a == sizes_b:
         A, B = A.flatten(0, -3), B.flatten(0, -3)
         return OPS.bmm(A, B, out_dtype=out_dtype).view(shape)
+    if 0 in shape:
+        return empty_product(A, B, shape, out_dtype)
     rank = max(A.dim(), B.dim()) - 2
     A, B = (x.reshape(*(1,) * (rank + 2 - x.dim()), *x.shape) for x in (A, B))
     pairs = list(enumerate(zip(A.shape[:rank], B.shape[:rank], strict=True)))
@@ -42,3 +46,16 @@ def product(A: Tensor, B: Tensor, out_dtype: torch.dtype | None) -> Tensor:
     order = (*both, *of_a, rank, *of_b, rank + 1)
     out = OPS.bmm(A, B, out_dtype=out_dtype).view([shape[at] for at in order])
     return out.permute([order.index(at) for at in range(rank + 2)]).contiguous()
+
+
+def empty_product(
+    A: Tensor, B: Tensor, shape: Sequence[int], out_dtype: torch.dtype | None
+) -> Tensor:
+    """A product without elements, whose derivatives are those of products. DTensor may not return
+    from a reshape of tensors without elements.
+    """
+    factors = A.new_empty((0, A.shape[-1])), B.new_empty((B.shape[-2], 0))
+    empty = OPS.mm(*factors, out_dtype=out_dtype).new_empty(shape)
+    floats = [x for x in (A, B) if x.is_floating_point() and x.dtype not in FLOAT8]
+    rows = [x.sum()[None, None][:, :0] for x in floats]
+    return empty + sum(OPS.mm(x, x.mT)[0, 0] for x in rows)
