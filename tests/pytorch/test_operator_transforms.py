@@ -5,8 +5,11 @@ import pytest
 import torch
 from cutlass_api.ops import OPS
 from support.operator_calls import (  # noqa: F401
+    BIAS_RELU,
     EVERY,
     F8,
+    OPERATORS,
+    SWIGLU,
     ends,
     every,
     integers,
@@ -14,6 +17,8 @@ from support.operator_calls import (  # noqa: F401
     randn,
     seed,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -63,6 +68,74 @@ def test_vmap_refuses_what_the_operator_refuses(name, shapes):
     args = [randn(*shape) for shape in shapes]
     with pytest.raises(ValueError, match=f"^cutlass_api::{name}: .*; pass tensors of rank"):
         torch.vmap(operator_of(name), (0, *(None for _ in args[1:])))(*args)
+
+
+#: Operators with the shapes of their tensors, some of them behind a mapped dimension.
+MAPPED = [
+    ("addmm", [(V, 4, 6), (4, 8), (8, 6)]),
+    ("addmm", [(V,), (4, 8), (8, 6)]),
+    ("baddbmm", [(V, 6), (2, 4, 8), (2, 8, 6)]),
+    ("baddbmm", [(V, 2, 4, 6), (V, 2, 4, 8), (2, 8, 6)]),
+    ("baddbmm", [(2, 4, 6), (2, 4, 8), (V, 2, 8, 6)]),
+    ("linear", [(2, 4, 8), (6, 8), (V, 6)]),
+    ("linear", [(4, 8), (6, 8), (V, 4, 6)]),
+    ("linear", [(4, 8), (8,), (V, 4)]),
+    ("linear_forward", [(4, 8), (6, 8), (V, 6)]),
+    ("bias_relu", [(4, 8), (8, 6), (V, 6)]),
+    ("bias_relu", [(2, 4, 8), (2, 8, 6), (V, 2, 1, 6)]),
+    ("bias_relu", [(V, 2, 4, 8), (2, 8, 6), (6,)]),
+    ("swiglu", [(2, 4, 8), (V, 2, 8, 6), (2, 8, 6)]),
+    ("scaled_mm", [(4, 8), (8, 6), (V, 6)]),
+    ("scaled_mm", [(2, 4, 8), (8, 6), (V, 2, 1, 6)]),
+]
+OTHERS = {
+    "bias_relu": lambda a, b, x: OPS.mm_epilogue(a, b, [x], BIAS_RELU),
+    "swiglu": lambda a, b, x: OPS.mm_epilogue(a, b, [x], SWIGLU),
+    "linear_forward": lambda *args: OPS.linear_forward(*args, "gelu")[0],
+    "scaled_mm": lambda a, b, bias: OPS.scaled_mm(
+        *(a.to(F8), b.to(F8), torch.ones(4, 1), torch.ones(1), bias, torch.ones(()), torch.half)
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "shapes"), MAPPED, ids=str)
+def test_vmap_multiplies_and_copies_no_factor_again(name, shapes):
+    """Where examples share a factor, or both."""
+    call, tensors = OTHERS.get(name) or operator_of(name), [randn(*shape) for shape in shapes]
+    dims = tuple(0 if shape[0] == V else None for shape in shapes)
+    with Factors() as factors:
+        outs = torch.vmap(call, dims)(*tensors)
+    own = {"addmm": tensors[1:], "baddbmm": tensors[1:], "swiglu": tensors}.get(name, tensors[:2])
+    assert max(factors.sizes) <= sum(x.numel() for x in own)
+    pairs = list(zip(tensors, dims, strict=True))
+    each = [call(*(x if dim is None else x[at] for x, dim in pairs)) for at in range(V)]
+    torch.testing.assert_close(outs.float(), torch.stack(each).float())
+    assert outs.dtype is each[0].dtype and outs.is_contiguous()
+
+
+class Factors(TorchDispatchMode):
+    """Counts the elements of the factors of each product."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "cutlass_api":
+            operator = OPERATORS[function.name().split("::")[1]]
+            self.sizes.append(sum(x.numel() for x in operator.bind(args, kwargs or {}).factors))
+        return function(*args, **(kwargs or {}))
+
+
+@every
+def test_vmap_of_no_examples(name):
+    args = EVERY[name](randn)
+    flat, spec = tree_flatten(args)
+    dims = tree_unflatten([0 if isinstance(x, torch.Tensor) else None for x in flat], spec)
+    none = tree_map(lambda x: x.expand(0, *x.shape) if isinstance(x, torch.Tensor) else x, args)
+    outs = tree_leaves(torch.vmap(operator_of(name), dims)(*none))
+    wanted = tree_leaves(operator_of(name)(*args))
+    assert [(x.shape, x.dtype) for x in outs] == [((0, *x.shape), x.dtype) for x in wanted]
 
 
 @pytest.mark.parametrize("scale", [(), (4, 1), (4, 2)], ids=str)

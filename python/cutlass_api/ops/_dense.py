@@ -170,6 +170,15 @@ def scaled(tensor: Tensor, factor: float) -> Tensor:
     return tensor if factor == 1 else tensor * factor
 
 
+def sum_examples(call: Call, dims: Call, size: int) -> _vmap.Result:
+    """The rule of products. beta = 0: input is checked, but not read."""
+    input = call.input if call.beta != 0 else call.input.new_zeros(()).expand_as(call.input)
+    operands = [input, call.beta, call.alpha]
+    epilogue = _vmap.Epilogue(_epilogues.SCALED_SUM, operands, [dims.input, None, None])
+    out = _vmap.composed(call, dims, size, epilogue)
+    return _vmap.product(call, dims, size) if out is None else (out, 0)
+
+
 # ---- records -------------------------------------------------------------------------------------
 
 
@@ -216,6 +225,7 @@ OPERATORS = (
         factors=("mat1", "mat2"),
         batched="baddbmm",
         gradient=SUM,
+        vmap=sum_examples,
         autocast=("input", "mat1", "mat2"),
         summary="beta * input + alpha * (A @ B)",
     ),
@@ -226,6 +236,7 @@ OPERATORS = (
         factors=("batch1", "batch2"),
         batched="baddbmm",
         gradient=SUM,
+        vmap=sum_examples,
         autocast=("input", "batch1", "batch2"),
         summary="beta * input + alpha * (A @ B)",
     ),

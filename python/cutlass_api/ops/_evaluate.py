@@ -1,6 +1,7 @@
-"""Epilogues and activations by torch, for gradients: values and derivatives."""
+"""Epilogues and activations by torch, for gradients and vmap: values and derivatives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,9 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def evaluate(epilogue: str, accum: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    """D of an epilogue without further outputs, computed by torch in the accumulator's dtype. The
-    input of `product` is the product."""
+def evaluate(epilogue: str, accum: Tensor, inputs: Sequence[Any]) -> Tensor:
+    """D of an epilogue without further outputs, computed by torch in the accumulator's dtype, which
+    the inputs have that are not numbers. The input of `product` is the product."""
     traced = trace_epilogue(epilogue)
     values: list[Tensor] = []
     for name, *reads in traced.nodes:
@@ -38,7 +39,7 @@ def evaluate(epilogue: str, accum: Tensor, inputs: tuple[Tensor, ...]) -> Tensor
             value = OPERATIONS[name](*operands).to(accum.dtype)
         values.append(value)
     (_, result, _) = traced.results[0]
-    return values[result].expand(accum.shape)
+    return values[result].expand(torch.broadcast_shapes(values[result].shape, accum.shape))
 
 
 def derivative(function: EpilogueFunction) -> Callable[[Tensor, Tensor], Tensor]:

@@ -140,7 +140,11 @@ def lowering(call: Call) -> Lowering:
 
 def examples(call: Call, dims: Call, size: int) -> _vmap.Result:
     """The rule of products. A second matrix B has the strides of B."""
-    if (at := _epilogues.factor(call.epilogue)) is not None:
+    at = _epilogues.factor(call.epilogue)
+    epilogue = _vmap.Epilogue(call.epilogue, call.operands, dims.operands, at, call.out_dtype)
+    if (out := _vmap.composed(call, dims, size, epilogue)) is not None:
+        return out, 0
+    if at is not None:
         pairs = ((call.B, dims.B), (call.operands[at], dims.operands[at]))
         if any(dim is not None for _, dim in pairs):
             B, second = (

@@ -13,7 +13,14 @@ from cutlass_api.ops._evaluate import DERIVATIVES
 from cutlass_api.ops._labels import SUMS, Labels, Rule, broadcast
 from cutlass_api.ops._library import empty, launch, refuse, rows_of
 from cutlass_api.ops._operator import OPS, Call, Gradient, Operator
-from cutlass_api.ops._vmap import Result, front
+from cutlass_api.ops._vmap import (
+    Epilogue,
+    Result,
+    checked_example,
+    compose,
+    front,
+    is_composable,
+)
 
 VmapRule = Callable[[Call, Call, int], Result]
 
@@ -241,8 +248,6 @@ def of_weights(call: Call, dims: Call, size: int, activation: str | None) -> Ten
     leading = rows.shape[:-1] if dims.input is None else rows.shape[1:-1]
     batch = () if dims.input is None else (size,)
     rows = rows.reshape(*batch, math.prod(leading), rows.shape[-1])
-    if dims.input is dims.weight is None:
-        rows = rows.expand(size, *rows.shape)
     bias = call.bias
     if bias is not None:
         shape = (*leading, weight.shape[-2])
@@ -254,6 +259,13 @@ def of_weights(call: Call, dims: Call, size: int, activation: str | None) -> Ten
                 bias = bias.expand(size, *shape).flatten(1, -2)
     source = _epilogues.linear(activation, bias is not None)
     operands = [] if bias is None else [bias]
+    epilogue = Epilogue(source, operands)
+    if dims.input is dims.weight is None:
+        if is_composable(rows, weight, epilogue):
+            checked_example(call, dims)
+            like = rows.new_empty((len(rows), len(weight)))
+            return compose(rows, weight.mT, epilogue, size, like).view(size, *leading, len(weight))
+        rows = rows.expand(size, *rows.shape)
     out = OPS.mm_epilogue(rows, weight.mT, operands, source)
     return out.view(size, *leading, out.shape[-1])
 

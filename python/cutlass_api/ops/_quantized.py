@@ -172,6 +172,18 @@ def mixed_backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
     return _dense.named_factors(needs, *_dense.factor_gradients(needs.factors, grad, A, B))
 
 
+def scaled_examples(call: Call, dims: Call, size: int) -> _vmap.Result:
+    """The rule of products. A bias for each example is added to one product."""
+    dtype = call.out_dtype or call.A.dtype
+    mapped = [name for name in call.operator.tensors if getattr(dims, name) is not None]
+    # torch rounds to float8 otherwise, and would differentiate the sum.
+    if mapped != ["bias"] or dtype in FLOAT8 or call.bias.requires_grad:
+        return _vmap.product(call, dims, size)
+    _vmap.checked_example(call, dims)
+    out = call.replace(bias=None, out_dtype=torch.float32).run()
+    return (out + _vmap.front(call.bias, dims.bias, out.dim()).float()).to(dtype), 0
+
+
 def mixed_lowering(call: Call) -> Lowering | None:
     if call.zero_point is not None:  # it may repeat along K: the operator expands it
         return None
@@ -295,6 +307,7 @@ OPERATORS = (
         scaled_mm,
         gradient="cast the operands and call cutlass_api.matmul",
         sharding=scaled_labels,
+        vmap=scaled_examples,
         autocast=(),
         lowering=scaled_lowering,
         summary="float8 with scales of tensors, rows and columns, or blocks",

@@ -1,13 +1,16 @@
 """Rules for vmap: a mapped dimension becomes a batch dimension of one launch."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from cutlass_api._batches import checked_shape, one_batch
-from cutlass_api.ops import _broadcast
+from cutlass_api._dtypes import FLOATS
+from cutlass_api.ops import _broadcast, _epilogues
+from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._library import refuse, rows_of
 from cutlass_api.ops._operator import LIBRARY, OPS, Call, Operator
 
@@ -66,12 +69,86 @@ def product(call: Call, dims: Call, size: int) -> Result:
     return out.reshape(*batch, a.shape[-2], b.shape[-1]), 0
 
 
+class Epilogue(NamedTuple):
+    """The source of an epilogue, its operands, and the mapped dimension of each. ``factor``: the
+    position of the operand that A is multiplied by, too.
+    """
+
+    source: str
+    operands: Sequence[Any]
+    dims: Sequence[int | None] = ()
+    factor: int | None = None
+    out_dtype: torch.dtype | None = None
+
+
+def composed(call: Call, dims: Call, size: int, epilogue: Epilogue) -> Tensor | None:
+    """The outputs of ``size`` examples: products, then the epilogue by torch. None where one launch
+    repeats no product and copies no factor, and for dtypes whose epilogues are the kernels' alone.
+    """
+    of, second = dims.factors, epilogue.factor
+    if not is_composable(*call.factors, epilogue):
+        return None
+    ranks = [x.dim() - (dim is not None) for x, dim in zip(call.factors, of, strict=True)]
+    a, b = (front(x, dim, max(ranks)) for x, dim in zip(call.factors, of, strict=True))
+    batch = checked_shape(a.shape[:-2], b.shape[:-2])
+    copies = len(batch) > 1 and any(x.dim() > 2 and x.shape[:-2] != batch for x in (a, b))
+    differ = second is not None and (of[1] is None) != (epilogue.dims[second] is None)
+    if of != (None, None) and not copies and not differ:
+        return None
+    if call.operator.batched is not None:
+        check_examples(call, dims)
+    pairs = zip(epilogue.operands, epilogue.dims, strict=True)
+    operands = [x if dim is None else front(x, dim, max(ranks)) for x, dim in pairs]
+    return compose(a, b, epilogue._replace(operands=operands), size, checked_example(call, dims))
+
+
+def checked_example(call: Call, dims: Call) -> Any:
+    """The output of one example, without data. Raises what the operator raises outside of vmap."""
+
+    def one(x: Any, dim: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return [one(*pair) for pair in zip(x, dim, strict=True)]
+        if not isinstance(x, Tensor):
+            return x
+        shape = [n for at, n in enumerate(x.shape) if at != dim]
+        return torch.empty(shape, dtype=x.dtype, device="meta")
+
+    # Outside of other transforms, and not counted by modes.
+    with _disable_current_modes(), torch._C._DisableFuncTorch():
+        values = [one(x, getattr(dims, name)) for name, x in call.by_name.items()]
+        args, options = call.operator.split(values)
+        return call.operator.compute(*args, **options)
+
+
+def is_composable(A: Tensor, B: Tensor, epilogue: Epilogue) -> bool:
+    """Whether torch computes the epilogue as kernels do."""
+    others = [x for x in epilogue.operands if isinstance(x, Tensor)]
+    is_float = {A.dtype, B.dtype, epilogue.out_dtype or A.dtype} <= {*FLOATS, torch.float64}
+    is_float = is_float and all(x.dtype in (*FLOATS, A.dtype) for x in others)
+    return is_float and not _epilogues.scales_blocks(epilogue.source)
+
+
+def compose(A: Tensor, B: Tensor, epilogue: Epilogue, size: int, like: Tensor) -> Tensor:
+    """A product and an epilogue for ``size`` examples, each like ``like``, rounded once."""
+    dtype = torch.float64 if A.dtype is torch.float64 else torch.float32
+    inputs = [
+        x
+        if not isinstance(x, Tensor)
+        else _broadcast.product(A, x, dtype)
+        if at == epilogue.factor
+        else x.to(dtype)
+        for at, x in enumerate(epilogue.operands)
+    ]
+    out = evaluate(epilogue.source, _broadcast.product(A, B, dtype), inputs)
+    return out.expand(size, *like.shape).to(like.dtype).contiguous()
+
+
 def check_examples(call: Call, dims: Call) -> None:
     """Raises ValueError for factors that the operator refuses outside of vmap, by their ranks and
     batches.
     """
     pairs = zip(call.factors, dims.factors, strict=True)
-    shapes = [list(x.shape if dim is None else x.select(dim, 0).shape) for x, dim in pairs]
+    shapes = [[n for at, n in enumerate(x.shape) if at != dim] for x, dim in pairs]
     operator = call.operator
     batches = [shape[:-2] for shape in shapes]
     rank = 3 if operator.batched == operator.name else 2
@@ -83,16 +160,18 @@ def check_examples(call: Call, dims: Call) -> None:
 
 
 def one_by_one(call: Call, dims: Call, size: int) -> Result:
-    """A rule that launches for each example."""
-
+    """A rule that launches for each example. Of none, zeros have the shapes of outputs."""
     tensors = {name: getattr(dims, name) for name in call.operator.tensors}
     mapped = {name: dim for name, dim in tensors.items() if dim is not None}
 
     def of(at: int) -> Any:
-        chosen = {name: getattr(call, name).select(dim, at) for name, dim in mapped.items()}
+        chosen = {name: examples[name][at] for name in mapped}
         return call.replace(**chosen).run()
 
-    outs = [of(example) for example in range(size)]
+    examples = {name: getattr(call, name).movedim(dim, 0) for name, dim in mapped.items()}
+    if size == 0:
+        examples = {name: x.new_zeros((1, *x.shape[1:])) for name, x in examples.items()}
+    outs = [of(example) for example in range(max(size, 1))]
     if isinstance(outs[0], Tensor):
-        return torch.stack(outs), 0
-    return [torch.stack(each) for each in zip(*outs, strict=True)], [0] * len(outs[0])
+        return torch.stack(outs)[:size], 0
+    return [torch.stack(each)[:size] for each in zip(*outs, strict=True)], [0] * len(outs[0])
