@@ -43,8 +43,10 @@ test-python: $(INSTALLED) ## pytest; without a GPU, tests that need one are skip
 	OMP_NUM_THREADS=1 $(BIN)/$(PYTEST) -n 2 -m "not timing"
 	$(BIN)/$(PYTEST) -m timing $(TIMING)
 
+# A test that takes minutes hangs: its stack is printed.
 test-operators: $(INSTALLED) ## all samples of torch's products through all its transforms
-	OMP_NUM_THREADS=1 TEST_OPERATORS=all $(BIN)/$(PYTEST) -n 2 tests/operators
+	OMP_NUM_THREADS=1 TEST_OPERATORS=all $(BIN)/$(PYTEST) -n 2 -o faulthandler_timeout=180 \
+		tests/operators
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	$(BIN)/$(PYTEST) -m gpu
