@@ -113,6 +113,26 @@ def test_vmap_multiplies_and_copies_no_factor_again(name, shapes):
     assert outs.dtype is each[0].dtype and outs.is_contiguous()
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("addmm", [(V, 5, 6), (4, 8), (8, 6)]),
+        ("addmm", [(V, 4, 6), (1, 8), (8, 6)]),
+        ("addmm", [(V, 2, 4, 6), (4, 8), (8, 6)]),
+        ("linear", [(4, 8), (6, 8), (V, 5)]),
+        ("bias_relu", [(4, 8), (8, 6), (V, 5)]),
+        ("scaled_mm", [(4, 8), (8, 6), (V, 5)]),
+    ],
+    ids=str,
+)
+def test_vmap_refuses_operands_that_do_not_broadcast(name, shapes):
+    call, tensors = OTHERS.get(name) or operator_of(name), [randn(*shape) for shape in shapes]
+    dims = tuple(0 if shape[0] == V else None for shape in shapes)
+    operator = "mm_epilogue" if name == "bias_relu" else name
+    with pytest.raises(ValueError, match=f"^cutlass_api::{operator}: .* has shape|with shape"):
+        torch.vmap(call, dims)(*tensors)
+
+
 class Factors(TorchDispatchMode):
     """Counts the elements of the factors of each product."""
 

@@ -16,7 +16,6 @@ from cutlass_api.ops._operator import OPS, Call, Gradient, Operator
 from cutlass_api.ops._vmap import (
     Epilogue,
     Result,
-    checked_example,
     compose,
     front,
     is_composable,
@@ -262,9 +261,8 @@ def of_weights(call: Call, dims: Call, size: int, activation: str | None) -> Ten
     epilogue = Epilogue(source, operands)
     if dims.input is dims.weight is None:
         if is_composable(rows, weight, epilogue):
-            checked_example(call, dims)
-            like = rows.new_empty((len(rows), len(weight)))
-            return compose(rows, weight.mT, epilogue, size, like).view(size, *leading, len(weight))
+            out = compose("linear", rows, weight.mT, epilogue, (size, len(rows), len(weight)))
+            return out.view(size, *leading, len(weight))
         rows = rows.expand(size, *rows.shape)
     out = OPS.mm_epilogue(rows, weight.mT, operands, source)
     return out.view(size, *leading, out.shape[-1])

@@ -12,6 +12,7 @@ from cutlass_api.ops._labels import SUMS, Blocks, Labels, Product, Rule, Spec, b
 from cutlass_api.ops._library import batch_of, empty, launch, product_shape, refuse
 from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative, Operator
 from cutlass_api.ops._scales import (
+    add_bias,
     check_factor,
     grouped_operands,
     mixed_layout,
@@ -179,9 +180,11 @@ def scaled_examples(call: Call, dims: Call, size: int) -> _vmap.Result:
     # torch rounds to float8 otherwise, and would differentiate the sum.
     if mapped != ["bias"] or dtype in FLOAT8 or call.bias.requires_grad:
         return _vmap.product(call, dims, size)
-    _vmap.checked_example(call, dims)
+    bias = _vmap.front(call.bias, dims.bias)
+    one = bias.new_empty(bias.shape[1:])
+    add_bias("scaled_mm", {}, one, call.B.shape[-1], batch_of(call.A, call.B))
     out = call.replace(bias=None, out_dtype=torch.float32).run()
-    return (out + _vmap.front(call.bias, dims.bias, out.dim()).float()).to(dtype), 0
+    return (out + _vmap.front(bias, 0, out.dim()).float()).to(dtype), 0
 
 
 def mixed_lowering(call: Call) -> Lowering | None:

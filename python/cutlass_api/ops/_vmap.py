@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from cutlass_api._batches import checked_shape, one_batch
+from cutlass_api._core import trace_epilogue
 from cutlass_api._dtypes import FLOATS
 from cutlass_api.ops import _broadcast, _epilogues
 from cutlass_api.ops._evaluate import evaluate
-from cutlass_api.ops._library import refuse, rows_of
+from cutlass_api.ops._library import product_dtype, refuse, rows_of
 from cutlass_api.ops._operator import LIBRARY, OPS, Call, Operator
 
 Result = tuple[Any, Any]
@@ -99,48 +99,42 @@ def composed(call: Call, dims: Call, size: int, epilogue: Epilogue) -> Tensor | 
         check_examples(call, dims)
     pairs = zip(epilogue.operands, epilogue.dims, strict=True)
     operands = [x if dim is None else front(x, dim, max(ranks)) for x, dim in pairs]
-    return compose(a, b, epilogue._replace(operands=operands), size, checked_example(call, dims))
-
-
-def checked_example(call: Call, dims: Call) -> Any:
-    """The output of one example, without data. Raises what the operator raises outside of vmap."""
-
-    def one(x: Any, dim: Any) -> Any:
-        if isinstance(x, (list, tuple)):
-            return [one(*pair) for pair in zip(x, dim, strict=True)]
-        if not isinstance(x, Tensor):
-            return x
-        shape = [n for at, n in enumerate(x.shape) if at != dim]
-        return torch.empty(shape, dtype=x.dtype, device="meta")
-
-    # Outside of other transforms, and not counted by modes.
-    with _disable_current_modes(), torch._C._DisableFuncTorch():
-        values = [one(x, getattr(dims, name)) for name, x in call.by_name.items()]
-        args, options = call.operator.split(values)
-        return call.operator.compute(*args, **options)
+    shape = (*(batch if of != (None, None) else (size, *batch)), a.shape[-2], b.shape[-1])
+    return compose(call.operator.name, a, b, epilogue._replace(operands=operands), shape)
 
 
 def is_composable(A: Tensor, B: Tensor, epilogue: Epilogue) -> bool:
     """Whether torch computes the epilogue as kernels do."""
+    traced = trace_epilogue(epilogue.source)
     others = [x for x in epilogue.operands if isinstance(x, Tensor)]
     is_float = {A.dtype, B.dtype, epilogue.out_dtype or A.dtype} <= {*FLOATS, torch.float64}
     is_float = is_float and all(x.dtype in (*FLOATS, A.dtype) for x in others)
-    return is_float and not _epilogues.scales_blocks(epilogue.source)
+    is_complete = len(traced.inputs) == len(epilogue.operands)
+    has_sums = _epilogues.scales_blocks(epilogue.source)
+    return is_float and is_complete and traced.outputs == ["D"] and not has_sums
 
 
-def compose(A: Tensor, B: Tensor, epilogue: Epilogue, size: int, like: Tensor) -> Tensor:
-    """A product and an epilogue for ``size`` examples, each like ``like``, rounded once."""
+def compose(
+    operator: str, A: Tensor, B: Tensor, epilogue: Epilogue, shape: Sequence[int]
+) -> Tensor:
+    """A product and an epilogue of this shape, rounded once."""
     dtype = torch.float64 if A.dtype is torch.float64 else torch.float32
-    inputs = [
-        x
-        if not isinstance(x, Tensor)
-        else _broadcast.product(A, x, dtype)
-        if at == epilogue.factor
-        else x.to(dtype)
-        for at, x in enumerate(epilogue.operands)
-    ]
+    inputs = list(epilogue.operands)
+    for at, x in enumerate(inputs):
+        if at == epilogue.factor:
+            inputs[at] = _broadcast.product(A, x, dtype)
+        elif isinstance(x, Tensor):
+            pairs = zip(reversed(x.shape), reversed(shape), strict=False)
+            if x.dim() > len(shape) or any(n not in (1, m) for n, m in pairs):
+                raise refuse(
+                    operator,
+                    f"an operand with shape {list(x.shape)} does not broadcast to the output's "
+                    f"shape {list(shape)}",
+                )
+            inputs[at] = x.to(dtype)
     out = evaluate(epilogue.source, _broadcast.product(A, B, dtype), inputs)
-    return out.expand(size, *like.shape).to(like.dtype).contiguous()
+    out = out.expand(*shape).to(epilogue.out_dtype or product_dtype(A.dtype, B.dtype))
+    return out.contiguous()
 
 
 def check_examples(call: Call, dims: Call) -> None:
