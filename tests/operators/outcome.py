@@ -37,6 +37,10 @@ OVERFLOW = {
 }
 
 
+#: By the identity of samples, which a process keeps: whether the operator works eagerly.
+EAGERLY: dict[int, bool] = {}
+
+
 class Attempt:
     """The results of a transform, or its error."""
 
@@ -53,7 +57,7 @@ def outcomes(case: Case, transform: Transform, arguments: Sequence[Arguments]) -
     """What the samples of an operator do. A failure names the sample."""
     rest, found = list(arguments), set()
     if transform.is_joint and len(rest) > 1:
-        ready = [x for x in rest if outcome(case, EAGER, [x]) == WORKS]
+        ready = [x for x in rest if works_eagerly(case, x)]
         with contextlib.suppress(AssertionError):
             if ready and outcome(case, transform, ready) == WORKS:
                 found = {WORKS}
@@ -65,6 +69,12 @@ def outcomes(case: Case, transform: Transform, arguments: Sequence[Arguments]) -
             message = f"{case.name}, {transform.name}, {described(sample)}: {error}"
             raise AssertionError(message) from error
     return found - {None}
+
+
+def works_eagerly(case: Case, sample: Arguments) -> bool:
+    if id(sample) not in EAGERLY:
+        EAGERLY[id(sample)] = outcome(case, EAGER, [sample]) == WORKS
+    return EAGERLY[id(sample)]
 
 
 def described(sample: Arguments) -> str:
