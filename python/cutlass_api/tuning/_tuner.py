@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from cutlass_api import _core
 from cutlass_api._core import TimedLaunches
-from cutlass_api.tuning._progress import Progress, progress_bar
+from cutlass_api._progress import Progress, progress_bar
 from cutlass_api.tuning._result import Trial, TuningResult
 from cutlass_api.tuning._search import Deadline, Timed, in_turns, sift
 from cutlass_api.tuning._store import stored_results
@@ -112,7 +112,7 @@ class _Search:
         def sift_on(benchmark: Benchmark, share: Sequence[str]) -> dict[str, Timed]:
             def show(name: str, times: dict[str, float]) -> None:
                 self.rough.update(times)
-                bar.step(name, min(self.rough.values()))
+                bar.step(name, f"best {min(self.rough.values()):.2f} us")
 
             with closing(self._recorded(benchmark, compiling, share)) as recorded:
                 times, left = sift(recorded, FINALISTS, self._deadline, show)

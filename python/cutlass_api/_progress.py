@@ -1,4 +1,4 @@
-"""Progress of a search, by rich if it is installed."""
+"""Progress of a loop, by rich if it is installed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,12 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    def step(self, kernel: str, best: float) -> None:
-        """One more kernel has its first times; ``best``: the least so far, in microseconds."""
+    def step(self, item: str, note: str = "") -> None:
+        """One more item is done. ``note``: what is known so far."""
 
 
 class _Silent:
-    def step(self, kernel: str, best: float) -> None:
+    def step(self, item: str, note: str = "") -> None:
         pass
 
 
@@ -19,16 +19,16 @@ class _Bar:
     def __init__(self, progress: object, task: object) -> None:
         self._progress, self._task = progress, task
 
-    def step(self, kernel: str, best: float) -> None:
+    def step(self, item: str, note: str = "") -> None:
         self._progress.update(  # type: ignore[attr-defined]
-            self._task, advance=1, best=f"best {best:.2f} us", kernel=kernel
+            self._task, advance=1, note=note, item=item
         )
 
 
 @contextmanager
-def progress_bar(is_shown: bool, problem: str, kernels: int) -> Iterator[Progress]:
-    """Shows the problem, kernels done, the best time, the time left and the latest kernel. Silent
-    without rich, and if the output is neither a terminal nor a notebook."""
+def progress_bar(is_shown: bool, title: str, items: int) -> Iterator[Progress]:
+    """Shows the title, items done, the note, the time left and the latest item. Silent without
+    rich, and if the output is neither a terminal nor a notebook."""
     if is_shown:
         try:
             from rich.console import Console
@@ -46,12 +46,12 @@ def progress_bar(is_shown: bool, problem: str, kernels: int) -> Iterator[Progres
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[best]}"),
+        TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[kernel]}"),
+        TextColumn("{task.fields[item]}"),
     )
     with RichProgress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(problem, total=kernels, best="", kernel="")
+        task = progress.add_task(title, total=items, note="", item="")
         yield _Bar(progress, task)
 
 
