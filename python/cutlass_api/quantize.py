@@ -1,7 +1,7 @@
 """Quantization to 8 and 4 bits.
 
-:func:`int4`, :func:`uint4`, :func:`mxfp4`, :func:`nvfp4` and :func:`fp8` return a weight of
-:mod:`cutlass_api.weights`.
+:func:`int4`, :func:`uint4`, :func:`mxfp4`, :func:`nvfp4`, :func:`fp8` and :func:`int8` return a
+weight of :mod:`cutlass_api.weights`.
 
 Each function ``per_...`` returns ``(quantized, scales)`` with ``input`` close to
 ``quantized * scales`` (:func:`per_group_asymmetric` also zero points): 8 bits, with scales in the
@@ -36,7 +36,7 @@ from cutlass_api._dtypes import FLOAT8, FLOATS
 from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops import OPS
 from cutlass_api.ops._library import refuse
-from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, UInt4
+from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, Int8, UInt4
 from cutlass_api.weights._formats import GROUPS, names
 from cutlass_api.weights._scales import (
     BLOCK,
@@ -250,9 +250,23 @@ def fp8(weight: Tensor, block: str | tuple[int, int] = "row") -> Float8:
     if block not in shared:
         served = ", ".join(map(repr, shared))
         raise refuse("quantize", f"block is {block!r}; pass one of {served}")
-    matrix = _matrix("fp8", weight)
-    matrix = matrix.float() if matrix.dtype is torch.float64 else matrix
-    return Float8(*_quantize(matrix, E4M3, shared[block]))
+    return Float8(*_quantize(_served(_matrix("fp8", weight)), E4M3, shared[block]))
+
+
+def int8(weight: Tensor, group: int | None = None) -> Int8:
+    """int8, with a scale in float32 for each row, or for each ``group`` elements of a row, which
+    divide K: those of :func:`per_row` and :func:`per_group`.
+
+    ``group``: 32, 64 or 128. None or -1: all of K. Raises ValueError as :func:`int4`.
+    """
+    matrix = _served(_matrix("int8", weight))
+    depth = _depth("int8", group)
+    return Int8(*_quantize(matrix, torch.int8, ROW if depth == WHOLE else _group(matrix, depth)))
+
+
+def _served(matrix: Tensor) -> Tensor:
+    """A matrix that the operator takes: float64 in float32."""
+    return matrix.float() if matrix.dtype is torch.float64 else matrix
 
 
 def _matrix(name: str, weight: Tensor) -> Tensor:
@@ -278,6 +292,7 @@ def _depth(name: str, group: int | None) -> int:
 __all__ = [
     "fp8",
     "int4",
+    "int8",
     "mxfp4",
     "nvfp4",
     "per_block",

@@ -1,13 +1,14 @@
 """``quantized_linear``: 16 bits times a weight of ``cutlass_api.weights``, and its gradient."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cutlass_api._dtypes import E8M0, HALF
+from cutlass_api._dtypes import E8M0, FLOATS, HALF
 from cutlass_api.ops import _epilogues, _vmap
 from cutlass_api.ops._evaluate import DERIVATIVES
 from cutlass_api.ops._labels import SUMS, Blocks, Labels, Rule, broadcast, dtype_of
@@ -96,7 +97,7 @@ def quantized_linear_grad(
     """grad @ weight, the gradient of the input (*, K), from that of input @ weight.T (*, N)."""
     name = "quantized_linear_grad"
     weight = weight_of(name, values, scales, zeros, factor, permutation, format)
-    check_factor(name, "grad", grad, weight, weight.shape[0])
+    check_factor(name, "grad", grad, weight, weight.shape[0], FLOATS)
     return linear(grad, weight.dequantize(grad.dtype).t())
 
 
@@ -122,10 +123,17 @@ def weight_of(operator: str, *fields_and_format: Any) -> Weight:
     return weight
 
 
-def check_factor(operator: str, name: str, factor: Tensor, weight: Weight, depth: int) -> None:
+def check_factor(
+    operator: str,
+    name: str,
+    factor: Tensor,
+    weight: Weight,
+    depth: int,
+    served: Sequence[torch.dtype] = HALF,
+) -> None:
     """Refuses a factor of other shapes, dtypes and devices than those for a weight."""
-    if factor.dtype not in HALF:
-        dtypes = " or ".join(map(str, HALF))
+    if factor.dtype not in served:
+        dtypes = " or ".join(map(str, served))
         raise refuse(operator, f"{name} is {factor.dtype}; pass {dtypes}")
     if weight.format.scales.dtype is E8M0 and factor.dtype is torch.float16:
         raise refuse(
