@@ -52,6 +52,7 @@ from cutlass_api.metadata import KernelMetadata
 from cutlass_api.status import Status
 
 if TYPE_CHECKING:
+    from cutlass_api import nn as nn
     from cutlass_api import ops as ops
     from cutlass_api import profiling as profiling
     from cutlass_api import quantize as quantize
@@ -89,9 +90,9 @@ def _import_ops() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported at first use: ``ops``, ``quantize`` and ``weights``, which import torch,
-    ``profiling``, ``tuning``, and the functions of these modules."""
-    if name in ("ops", "profiling", "quantize", "tuning", "weights"):
+    """What is imported at first use: ``nn``, ``ops``, ``quantize`` and ``weights``, which import
+    torch, ``profiling``, ``tuning``, and the functions of these modules."""
+    if name in ("nn", "ops", "profiling", "quantize", "tuning", "weights"):
         # Not `from cutlass_api import ops`, which calls __getattr__.
         return import_module(f"cutlass_api.{name}")
     if name in _FUNCTIONS:

@@ -1,0 +1,16 @@
+"""Quantized models: a linear layer for each format of :mod:`cutlass_api.weights`, and
+:func:`convert`, which replaces the linear layers of a model by it::
+
+    cutlass_api.nn.convert(model, "int4")
+
+Importing this module imports torch.
+"""
+
+# ``_schemes.py`` has a record for each scheme, ``_activations.py`` one for each way to quantize
+# activations at run time, ``_layers.py`` finds what a scheme can replace.
+
+from cutlass_api.nn._convert import convert
+from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._report import Conversion
+
+__all__ = ["Conversion", "Linear", "convert"]

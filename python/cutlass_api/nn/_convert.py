@@ -1,0 +1,113 @@
+"""``convert``: replaces the linear layers of a model."""
+
+from collections.abc import Sequence
+
+import torch
+
+from cutlass_api._progress import progress_bar
+from cutlass_api.nn._layers import Layer, find_layers, matrix_of
+from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._report import Conversion, bytes_of
+from cutlass_api.nn._schemes import Scheme, scheme_of
+from cutlass_api.weights import Weight
+
+
+def convert(
+    model: torch.nn.Module,
+    scheme: str,
+    *,
+    skip: Sequence[str] = ("lm_head", "*router*", "*gate"),
+    group: int | None = None,
+) -> Conversion:
+    """Replaces the linear layers of a model by :class:`Linear` with quantized weights, in place.
+
+    - ``model``: on a GPU, the CPU or ``meta``, also on several devices. Layers are
+      ``torch.nn.Linear`` itself and transformers' Conv1D. Each is quantized on its device, and its
+      memory is freed before the next one, unless the caller holds its weight.
+    - ``scheme``: weights and activations, see below.
+    - ``skip``: patterns of :mod:`fnmatch`. A layer stays if one matches its name, such as
+      "model.layers.0.mlp.gate", or the last part of its name, "gate", or those of a module that
+      contains it. "lm_head" matches "lm_head" and "model.lm_head"; "\\*gate" matches routers,
+      "mlp.gate" and "mlp.shared_expert_gate", and not "mlp.gate_proj"; "\\*router\\*" matches
+      "router.layer", too. "vision_tower" is all of that module.
+    - ``group``: elements of a row that share a scale, of "int4", "uint4" and "int8-weight": 32, 64
+      or 128, or -1, the whole row. None: 128, of "int8-weight" the row.
+
+    =================  ===================================  ========================================
+    scheme             weights                              activations, quantized in each call
+    =================  ===================================  ========================================
+    "fp8"              float8_e4m3fn, a scale a row         float8_e4m3fn, a scale a row
+    "int8"             int8, a scale a row                  int8, a scale a row
+    "fp8-block"        float8_e4m3fn, blocks of 128 x 128   float8_e4m3fn, blocks of 1 x 128
+    "fp8-weight"       as of "fp8"                          none
+    "int8-weight"      int8, a scale a row or group         none
+    "int4"             Int4: groups                         none
+    "uint4"            UInt4: groups, zero points           none
+    "mxfp4"            MXFP4: 1 x 32, powers of two         none
+    "nvfp4"            NVFP4: 1 x 16, and a factor          none
+    =================  ===================================  ========================================
+
+    Returns and prints a table of what was replaced, and what not and why. Layers stay that ``skip``
+    matches; with sizes or dtypes that the scheme does not serve, as float32 without quantized
+    activations; of subclasses of ``torch.nn.Linear``; with hooks, parametrizations or another
+    ``forward``; whose weight is no plain parameter, as a DTensor; and those of modules that read
+    the weight themselves, ``torch.nn.MultiheadAttention`` and ``torch.nn.TransformerEncoderLayer``.
+    Layers that share a weight share the quantized one; if another module or a layer that stays has
+    the same weight, all of them stay. A second call changes nothing.
+
+    Weights have no gradients, whatever their ``requires_grad``; biases are the same parameters as
+    before. Make the optimizer afterwards.
+
+    Raises ValueError for an unknown scheme or group, if the model itself is a layer, and if it has
+    none that can be replaced and none that has been; TypeError for a model that is no module and
+    for ``skip`` that is one string. The model is then unchanged.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"convert: model is {type(model).__name__}; pass a torch.nn.Module")
+    if isinstance(skip, str):
+        raise TypeError(f"convert: skip is a string; pass a sequence of patterns, as ({skip!r},)")
+    try:
+        found = scheme_of(scheme, group)
+    except ValueError as error:
+        raise ValueError(f"convert: {error}") from None
+    layers = find_layers(model, found, skip)
+    if any(not layer.name for layer in layers):
+        raise ValueError(
+            "convert: the model is itself a linear layer, which cannot be replaced in place; pass "
+            "cutlass_api.nn.Linear a weight of cutlass_api.quantize"
+        )
+    before = bytes_of(model)
+    report = Conversion(scheme, layers, before, before)
+    if not report.replaced and not any(isinstance(x, Linear) for x in model.modules()):
+        raise ValueError(f"convert: nothing to replace. {report}")
+    replaced: dict[int, Linear] = {}
+    weights: dict[int, Weight] = {}
+    with progress_bar(True, scheme, len(report.replaced)) as bar:
+        for layer in layers:
+            if layer.reason is None:
+                replace(model, layer, found, replaced, weights)
+                bar.step(layer.name)
+    report.bytes_after = bytes_of(model)
+    print(report)
+    return report
+
+
+def replace(
+    model: torch.nn.Module,
+    layer: Layer,
+    scheme: Scheme,
+    replaced: dict[int, Linear],
+    weights: dict[int, Weight],
+) -> None:
+    """Replaces a layer. The old one is freed when the function returns."""
+    home, _, name = layer.name.rpartition(".")
+    parent = model.get_submodule(home)
+    if layer.module not in replaced:
+        module = parent.get_submodule(name)
+        matrix = matrix_of(module)
+        with torch.no_grad(), torch.cuda.device_of(matrix):
+            if layer.weight not in weights:
+                weights[layer.weight] = scheme.quantize(matrix).repack()
+            new = Linear(weights[layer.weight], module.bias, scheme.activations)
+        replaced[layer.module] = new.train(module.training)
+    parent._modules[name] = replaced[layer.module]

@@ -1,0 +1,129 @@
+"""Finds the linear layers of a model, and why some cannot be replaced."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._schemes import Scheme
+
+#: Modules that read the weights of their layers themselves.
+READERS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
+#: What holds the hooks of a module.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass
+class Layer:
+    """A linear layer of a model. ``reason``: why it stays; None if it is replaced. ``module`` and
+    ``weight``: numbers, which are equal for names of one module, and of one weight.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    reason: str | None
+    module: int
+    weight: int
+
+
+def find_layers(model: torch.nn.Module, scheme: Scheme, skip: Sequence[str]) -> list[Layer]:
+    """The linear layers by all their names, in the order of ``named_modules``."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    owners: dict[Any, list[str]] = defaultdict(list)
+    for name, module in modules.items():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                owners[identity(parameter)].append(name)
+    numbers: dict[Any, int] = {}
+    refusals: dict[Any, str | None] = {}
+
+    def refusal(matrix: Tensor) -> str | None:
+        key = (matrix.shape, matrix.dtype)
+        if key not in refusals:
+            refusals[key] = scheme.refusal(*key)
+        return refusals[key]
+
+    def number(key: Any) -> int:
+        return numbers.setdefault(key, len(numbers))
+
+    layers = {}
+    for name, module in modules.items():
+        if not isinstance(module, (torch.nn.Linear, Linear)) and not is_conv1d(module):
+            continue
+        reason = skipped(name, skip) or unfit(module, modules.get(name.rpartition(".")[0]))
+        weight = -1
+        if reason is None:
+            matrix = matrix_of(module)
+            reason = refusal(matrix)
+            weight = number((identity(matrix), is_conv1d(module)))
+        layers[name] = Layer(name, extents(module), reason, number(id(module)), weight)
+    staying = {name for name in modules if name not in layers or layers[name].reason}
+    for layer in layers.values():
+        if layer.reason is None:
+            named = owners[identity(modules[layer.name].weight)]
+            others = [name for name in named if name in staying]
+            if others:
+                layer.reason = f"shares its weight with {others[0]}"
+    return list(layers.values())
+
+
+def skipped(name: str, skip: Iterable[str]) -> str | None:
+    """The reason if a pattern matches the name of a layer, or of a module that contains it."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        for pattern in skip:
+            if fnmatchcase(".".join(parts[:end]), pattern) or fnmatchcase(parts[end - 1], pattern):
+                return f"skip={pattern!r}"
+    return None
+
+
+def unfit(module: Any, parent: torch.nn.Module | None) -> str | None:
+    """Why the module itself cannot be replaced; None if it can."""
+    if isinstance(module, Linear):
+        return f"is a cutlass_api.nn.Linear already ({module.format})"
+    if isinstance(parent, READERS):
+        return f"{type(parent).__name__} reads its weight"
+    if hasattr(module, "parametrizations"):
+        return "is parametrized"
+    if type(module) is not torch.nn.Linear and not is_conv1d(module):
+        return f"is a {type(module).__qualname__}, a subclass of torch.nn.Linear"
+    if any(getattr(module, hooks) for hooks in HOOKS):
+        return "has hooks"
+    if "forward" in vars(module):
+        return "its forward is replaced"
+    weight = module._parameters.get("weight")
+    if type(weight) is not torch.nn.Parameter:
+        return f"its weight is a {type(weight).__qualname__}"
+    return None
+
+
+def is_conv1d(module: Any) -> bool:
+    """Whether a module is transformers' Conv1D: a linear layer with a matrix (K, N)."""
+    kind = type(module)
+    return (kind.__module__, kind.__qualname__) == ("transformers.pytorch_utils", "Conv1D")
+
+
+def extents(module: Any) -> tuple[int, int]:
+    """N and K of a linear layer."""
+    if is_conv1d(module):
+        return module.nf, module.nx
+    return module.out_features, module.in_features
+
+
+def matrix_of(module: Any) -> Tensor:
+    """The matrix (N, K) of a linear layer."""
+    weight: Tensor = module.weight.detach()
+    return weight.t() if is_conv1d(module) else weight
+
+
+def identity(tensor: Tensor) -> Any:
+    """What tensors have in common that are the same memory."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return id(tensor)
+    # Also of meta tensors.
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel(), tensor.dtype

@@ -1,0 +1,82 @@
+"""What ``convert`` has done."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from cutlass_api._tables import html_table
+from cutlass_api.nn._layers import Layer, identity
+
+TITLES = ("layer", "count", "(N, K)", "result")
+
+
+class Conversion:
+    """What :func:`convert` has replaced, and what not. Prints as a table, whose rows count layers
+    that differ in numbers of their names.
+
+    - ``scheme``: the name of the scheme.
+    - ``replaced``: the names of the layers that it replaced.
+    - ``kept``: the names of others, each with the reason.
+    - ``bytes_before``, ``bytes_after``: of all parameters and buffers of the model.
+    """
+
+    def __init__(
+        self, scheme: str, layers: list[Layer], bytes_before: int, bytes_after: int
+    ) -> None:
+        self.scheme = scheme
+        self.replaced = [layer.name for layer in layers if layer.reason is None]
+        self.kept = {layer.name: layer.reason for layer in layers if layer.reason is not None}
+        self.bytes_before, self.bytes_after = bytes_before, bytes_after
+        self._layers = layers
+
+    @property
+    def _summary(self) -> str:
+        total = len(self._layers)
+        return (
+            f"{self.scheme}: {len(self.replaced)} of {total} linear layers replaced, "
+            f"{_size(self.bytes_before)} before, {_size(self.bytes_after)} after"
+        )
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        """The rows of the table: replaced layers first."""
+        named: dict[tuple[str, ...], list[str]] = {}
+        for layer in sorted(self._layers, key=lambda layer: layer.reason is not None):
+            pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", layer.name)
+            result = self.scheme if layer.reason is None else f"kept: {layer.reason}"
+            named.setdefault((pattern, str(list(layer.shape)), result), []).append(layer.name)
+        for (pattern, shape, result), names in named.items():
+            yield names[0] if len(names) == 1 else pattern, str(len(names)), shape, result
+
+    def __repr__(self) -> str:
+        rows = [TITLES, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+        return "\n".join([self._summary, *lines])
+
+    def _repr_html_(self) -> str:
+        rows = list(self._rows())
+        return html_table(TITLES, rows, len(rows), self._summary)
+
+
+def bytes_of(model: torch.nn.Module) -> int:
+    """The bytes of all parameters and buffers; what is shared counts once."""
+    tensors: dict[Any, int] = {}
+    for module in model.modules():
+        for each in (*module._parameters.values(), *module._buffers.values()):
+            if each is not None and not is_lazy(each):
+                tensors[identity(each)] = each.numel() * each.itemsize
+    return sum(tensors.values())
+
+
+def _size(count: int) -> str:
+    """Bytes with a unit."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} bytes"
