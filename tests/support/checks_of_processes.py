@@ -1,16 +1,27 @@
 """What `test_distributed.py` checks in each rank of a process group (`distributed.py`)."""
 
+from copy import deepcopy
 from functools import partial
 
 import cutlass_api
 import cutlass_api.inductor
+import pytest
 import torch
 from cutlass_api import distributed as distributed_layers
+from cutlass_api import nn, quantize
 from cutlass_api.ops import OPERATORS, OPS
 from cutlass_api.ops._sharding import placements
+from cutlass_api.weights._reordering import reorder
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -290,6 +301,68 @@ def check_fully_shard_and_tensor_parallel(world):
     rows = 8 // 2
     at = mesh.get_local_rank("data")
     train(world, model, rand(8, 16).to(world.device), slice(at * rows, (at + 1) * rows))
+
+
+def quantized_layers(world):
+    torch.manual_seed(0)
+    matrix, bias = torch.randn(64, 256).to(BF16), torch.randn(64).to(BF16)
+    weights = {"int4": quantize.int4(matrix, 32), "mxfp4": quantize.mxfp4(matrix)}
+    weights |= {"fp8": quantize.fp8(matrix), "int8": quantize.int8(matrix)}
+    layers = [nn.Linear(weight, bias) for weight in weights.values()]
+    layers += [nn.Linear(weights[name], bias, name) for name in ("fp8", "int8")]
+    return [layer.to(world.device) for layer in layers]
+
+
+def check_quantized_layers_as_dtensors(world):
+    """Rows and columns of weights are sharded, also before they are repacked."""
+
+    def shard(dim, name, layer, mesh):
+        for key, field in (*layer.named_buffers(), ("bias", layer.bias)):
+            is_split = field.dim() > dim and field.shape[dim] > 1
+            placements = [Shard(dim) if is_split else Replicate()]
+            placed = distribute_tensor(field.detach(), mesh, placements, src_data_rank=None)
+            setattr(layer, key, torch.nn.Parameter(placed) if key == "bias" else placed)
+
+    torch.manual_seed(1)
+    x = torch.randn(4, 256, device=world.device).to(BF16)
+    for layer in quantized_layers(world):
+        expected = layer(x)
+        for dim in (0, 1):
+            for is_repacked in (True, False):
+                own = deepcopy(layer) if is_repacked else deepcopy(layer).unpack()
+                own = distribute_module(own, world.mesh, partial(shard, dim)).repack().half()
+                placed = distribute_tensor(x, world.mesh, [Replicate()]).requires_grad_()
+                out = own(placed)
+                out.sum().backward()
+                whole = x.clone().requires_grad_()
+                layer(whole).sum().backward()
+                for found, wanted in ((out, expected), (placed.grad, whole.grad)):
+                    assert found.dtype is BF16
+                    error = (found.full_tensor() - wanted).float().norm() / wanted.float().norm()
+                    assert error < 1e-2, (layer, dim, error)
+    values = torch.zeros(8, 16 * world.size + 16, dtype=torch.uint8, device=world.device)
+    values = distribute_tensor(values, world.mesh, [Shard(1)])
+    with pytest.raises(ValueError, match="shard N, or K in equal multiples of 32 elements"):
+        reorder(values, True, False)
+
+
+def check_quantized_layers_in_fully_shard(world):
+    """The buffers of weights stay whole on each rank; biases are sharded."""
+    for layer in quantized_layers(world):
+        model = torch.nn.Sequential(layer, torch.nn.Linear(64, 64, dtype=BF16)).to(world.device)
+        for parameter in model[1].parameters():
+            torch.distributed.broadcast(parameter.data, 0)
+        x = torch.randn(4, 256, device=world.device).to(BF16)
+        expected, fields = model(x), dict(layer.named_buffers())
+        for each in model:
+            fully_shard(each, mesh=world.mesh)
+        fully_shard(model, mesh=world.mesh)
+        torch.testing.assert_close(model(x), expected)
+        assert isinstance(layer.bias, DTensor)
+        for name, field in layer.named_buffers():
+            assert not isinstance(field, DTensor) and field.shape == fields[name].shape
+        model(x).sum().backward()
+        assert isinstance(layer.bias.grad, DTensor)
 
 
 def check_compiled(world):

@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from cutlass_api._dtypes import FLOATS, HALF
+from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF
 from cutlass_api.nn import _activations
 from cutlass_api.ops import OPS
 from cutlass_api.weights import Weight
 from cutlass_api.weights._classes import CLASSES
 from cutlass_api.weights._formats import Fields, names
 from cutlass_api.weights._packing import REPACKED
+from cutlass_api.weights._shards import is_dtensor, of_shard
 
 Self = TypeVar("Self", bound="Linear")
 #: The buffers of a quantized weight.
@@ -152,6 +153,12 @@ class Linear(torch.nn.Module):
         def keeping(tensor: Tensor) -> Tensor:
             if id(tensor) not in kept:
                 return fn(tensor)
+            # A DTensor caches the dtype of its first view.
+            if is_dtensor(tensor):
+                return of_shard(of_bits, tensor, tensor)
+            return of_bits(tensor)
+
+        def of_bits(tensor: Tensor) -> Tensor:
             bits = BITS[tensor.itemsize]
             moved = fn(tensor.view(bits))
             if moved.dtype is not bits:
@@ -171,9 +178,10 @@ class Linear(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state, with the fields as bits: pickle loads no float8 tensor."""
-        tensors = {name: x for name, x in self._buffers.items() if x is not None}
-        dtypes = {name: x.dtype for name, x in tensors.items() if x.dtype.itemsize == 1}
-        bits = {name: tensors[name].view(torch.uint8) for name in dtypes}
+        fields = self._buffers.items()
+        float8 = {name: x for name, x in fields if x is not None and x.dtype in (*FLOAT8, E8M0)}
+        dtypes = {name: x.dtype for name, x in float8.items()}
+        bits = {name: x.view(torch.uint8) for name, x in float8.items()}
         return {**vars(self), "_buffers": {**self._buffers, **bits}, "_dtypes": dtypes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

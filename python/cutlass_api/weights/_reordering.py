@@ -2,7 +2,9 @@
 and back.
 """
 
+import math
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from cutlass_api._core import CudaFunction
 from cutlass_api.cuda import cuda_kernel
 from cutlass_api.utils import ceil_div
 from cutlass_api.weights._packing import FLOAT_BITS, REPACKED, repacked, unpacked
+from cutlass_api.weights._shards import is_dtensor, of_shard
 
 THREADS = 256
 
@@ -26,11 +29,32 @@ def program(to_kernels: bool, is_float: bool) -> CudaFunction:
 
 def reorder(values: Tensor, to_kernels: bool, is_float: bool) -> Tensor:
     """:func:`repacked`, or :func:`unpacked`; of a tensor on a GPU outside of tracing, by one kernel
-    that reads and writes each byte once.
+    that reads and writes each byte once. Of a DTensor, the local shard is reordered.
     """
+    if not torch.compiler.is_compiling() and is_dtensor(values):
+        return reorder_shard(values, to_kernels, is_float)
     if not torch.compiler.is_compiling() and is_launched(values):
         return launch(values, to_kernels, is_float)
     return (repacked if to_kernels else unpacked)(values, is_float)
+
+
+def reorder_shard(values: Any, to_kernels: bool, is_float: bool) -> Tensor:
+    """:func:`reorder` of a DTensor, without communication: both orders have N and blocks of K as
+    their first dimensions. Raises ValueError if shards divide a block.
+    """
+    mesh, block = values.device_mesh, 16 if to_kernels else 1
+    ranks = [
+        size for size, each in zip(mesh.shape, values.placements, strict=True) if each.is_shard(1)
+    ]
+    is_partial = any(each.is_partial() or each.is_shard(2) for each in values.placements)
+    if is_partial or values.shape[1] % (block * math.prod(ranks)):
+        raise ValueError(
+            f"values has shape {list(values.shape)} and placements {values.placements}; shard N, "
+            "or K in equal multiples of 32 elements, or repack before"
+        )
+    empty = torch.empty(values.shape, dtype=values.dtype, device="meta")
+    whole = reorder(empty, to_kernels, is_float)
+    return of_shard(lambda shard: reorder(shard, to_kernels, is_float), values, whole)
 
 
 def is_launched(values: Tensor) -> bool:
