@@ -303,10 +303,20 @@ def test_a_layer_is_freed_before_the_next(monkeypatch):
     assert alive == [[j >= i for j in range(4)] for i in range(4)]
 
 
-def test_weights_that_require_grad_and_progress(monkeypatch):
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_progress(monkeypatch, capsys, has_rich):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    if not has_rich:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    report = convert(Model(), "int4")
+    text = capsys.readouterr().out
+    assert repr(report) in text and ("4/4" in text) is has_rich
+
+
+def test_weights_that_require_grad():
     model = Model().requires_grad_(True)
     x = torch.randn(5, 64).to(BF16).requires_grad_()
-    monkeypatch.setitem(sys.modules, "rich", None)  # which is optional
     convert(model, "fp8")
     model(x).float().sum().backward()
     assert x.grad.norm() > 0 and model.layers[0]["mlp"].up_proj.bias.grad.norm() > 0

@@ -302,7 +302,11 @@ def test_compiles_and_exports(name):
     for strict in (False, True)[: 2 if name == "int4" else 1]:
         program = torch.export.export(model, (x.detach(),), strict=strict)
         file = io.BytesIO()
-        torch.export.save(program, file)
+        try:
+            torch.export.save(program, file)
+        except KeyError:  # of float8_e8m0fnu
+            assert name == "mxfp4" and torch.__version__ < "2.15"
+            continue
         file.seek(0)
         assert torch.equal(torch.export.load(file).module()(x.detach()), expected)
 

@@ -1,5 +1,5 @@
-"""``quantize.int4``, ``uint4``, ``mxfp4``, ``nvfp4`` and ``fp8``: by the rules of the formats, and
-by ModelOpt where it is installed.
+"""``quantize.int4``, ``uint4``, ``mxfp4``, ``nvfp4``, ``fp8`` and ``int8``: by the rules of the
+formats, and by ModelOpt where it is installed.
 """
 
 import math
@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from cutlass_api import quantize
-from cutlass_api.weights import Float8
+from cutlass_api.weights import Float8, Int8
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.decoders import decoded, e2m1
@@ -103,7 +103,7 @@ def test_nvfp4_scales(dtype):
 
 
 @dtypes
-def test_fp8_as_the_functions_of_8_bits(dtype):
+def test_8_bits_as_the_functions_of_their_products(dtype):
     weight = random_weight(dtype)
     plain = weight.float() if dtype is torch.float64 else weight
     for block, (values, scales) in {
@@ -116,6 +116,16 @@ def test_fp8_as_the_functions_of_8_bits(dtype):
         assert isinstance(found, Float8) and found.scales.is_contiguous()
         assert torch.equal(found.values.float(), values.float())
         assert torch.equal(found.scales, scales)
+    for group, (values, scales) in {
+        None: quantize.per_row(plain, torch.int8),
+        -1: quantize.per_row(plain, torch.int8),
+        32: quantize.per_group(plain, 32),
+    }.items():
+        found = quantize.int8(weight, group)
+        assert isinstance(found, Int8) and found.group == (group if group == 32 else 160)
+        assert torch.equal(found.values, values) and torch.equal(found.scales, scales)
+    with pytest.raises(ValueError, match="160 columns, which a group of 64 does not divide"):
+        quantize.int8(weight, 64)
 
 
 @names

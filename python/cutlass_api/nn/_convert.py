@@ -26,26 +26,22 @@ def convert(
       memory is freed before the next one, unless the caller holds its weight.
     - ``scheme``: weights and activations, see below.
     - ``skip``: patterns of :mod:`fnmatch`. A layer stays if one matches its name, such as
-      "model.layers.0.mlp.gate", or the last part of its name, "gate", or those of a module that
-      contains it. "lm_head" matches "lm_head" and "model.lm_head"; "\\*gate" matches routers,
-      "mlp.gate" and "mlp.shared_expert_gate", and not "mlp.gate_proj"; "\\*router\\*" matches
-      "router.layer", too. "vision_tower" is all of that module.
+      ``model.layers.0.mlp.gate``, the last part of its name, ``gate``, or those of a module that
+      contains it. ``"lm_head"`` matches ``lm_head`` and ``model.lm_head``; ``"*gate"`` matches the
+      routers ``mlp.gate`` and ``mlp.shared_expert_gate``, and not ``mlp.gate_proj``;
+      ``"*router*"`` matches ``router.layer``, too; ``"vision_tower"`` is all of that module.
     - ``group``: elements of a row that share a scale, of "int4", "uint4" and "int8-weight": 32, 64
       or 128, or -1, the whole row. None: 128, of "int8-weight" the row.
 
-    =================  ===================================  ========================================
-    scheme             weights                              activations, quantized in each call
-    =================  ===================================  ========================================
-    "fp8"              float8_e4m3fn, a scale a row         float8_e4m3fn, a scale a row
-    "int8"             int8, a scale a row                  int8, a scale a row
-    "fp8-block"        float8_e4m3fn, blocks of 128 x 128   float8_e4m3fn, blocks of 1 x 128
-    "fp8-weight"       as of "fp8"                          none
-    "int8-weight"      int8, a scale a row or group         none
-    "int4"             Int4: groups                         none
-    "uint4"            UInt4: groups, zero points           none
-    "mxfp4"            MXFP4: 1 x 32, powers of two         none
-    "nvfp4"            NVFP4: 1 x 16, and a factor          none
-    =================  ===================================  ========================================
+    The schemes are:
+
+    - "fp8": weights in float8_e4m3fn, a scale a row. Activations are quantized in each call, alike.
+    - "int8": the same in int8.
+    - "fp8-block": weights in float8_e4m3fn, a scale for each block of 128 x 128. Activations are
+      quantized in each call, with a scale for each 1 x 128.
+    - "fp8-weight", "int8-weight": such weights, and activations in 16 bits.
+    - "int4", "uint4", "mxfp4", "nvfp4": the weights that the functions of
+      :mod:`cutlass_api.quantize` of these names return, and activations in 16 bits.
 
     Returns and prints a table of what was replaced, and what not and why. Layers stay that ``skip``
     matches; with sizes or dtypes that the scheme does not serve, as float32 without quantized
