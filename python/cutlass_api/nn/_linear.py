@@ -26,14 +26,14 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 class Linear(torch.nn.Module):
     """``torch.nn.Linear`` with a weight of any format of :mod:`cutlass_api.weights`.
 
-    - ``weight``: a :class:`Weight <cutlass_api.weights.Weight>` (N, K), whose :meth:`repack` is
-      called, or a plain matrix in float16 or bfloat16.
+    - ``weight``: a :class:`cutlass_api.weights.Weight` (N, K), which is repacked, or a plain matrix
+      in float16 or bfloat16.
     - ``bias``: (N,), or None.
     - ``activations``: None, "fp8" or "int8". The input is quantized in each call, by one kernel,
-      and multiplied in 8 bits, by one more. "fp8" takes :class:`Float8
-      <cutlass_api.weights.Float8>`: the input has a scale for each 128 elements of a row if scales
-      of the weight vary along K, else one for each row. "int8" takes :class:`Int8
-      <cutlass_api.weights.Int8>` with a float32 scale for each row; so has the input.
+      and multiplied in 8 bits, by one more. "fp8" takes :class:`cutlass_api.weights.Float8`: the
+      input has a scale for each 128 elements of a row if scales of the weight vary along K, else
+      one for each row. "int8" takes :class:`cutlass_api.weights.Int8` with a float32 scale for each
+      row; so has the input.
 
     The result of an input (*, K) is input @ weight.T + bias, in the dtype of the input, or that of
     autocast. The input is float16 or bfloat16, with ``activations`` also float32.
@@ -177,7 +177,7 @@ class Linear(torch.nn.Module):
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state, with the fields as bits: pickle loads no float8 tensor."""
+        # Of float8, the bits: torch pickles, but does not load them.
         fields = self._buffers.items()
         float8 = {name: x for name, x in fields if x is not None and x.dtype in (*FLOAT8, E8M0)}
         dtypes = {name: x.dtype for name, x in float8.items()}
