@@ -31,8 +31,8 @@
 #include "common/types.cuh"
 #include "common/vector.cuh"
 #include "common/widen.cuh"
-#include "skinny/code_sums.cuh"
 #include "skinny/store_sums.cuh"
+#include "skinny/streamed_sums.cuh"
 
 enum class Method { MMA, FMA };
 
@@ -45,12 +45,12 @@ struct SkinnyGemm {
   using WideElement = B;
   using EpilogueOf = Epilogue;
   static constexpr int TILE_ROWS = ROWS, WARPS_ALONG_N = WARPS_N, TILE_DEPTH = TILE_K;
-  static constexpr bool CODES = MIXED && bits_of<B> == 4;
   using Element = A;  // what is multiplied
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
   static constexpr int WARPS_K = WARPS / WARPS_N;  // warps that split the tile along K
   static constexpr bool ASYNC = ALIGN >= 4;        // cp.async copies at least 4 bytes
-  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "copies through registers are double-buffered");
+  static_assert(MIXED || (ASYNC ? STAGES >= 2 : STAGES == 2),
+                "copies through registers are double-buffered");
   static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8,
                 "a portable cluster has at most 8 CTAs");
   static_assert(METHOD != Method::FMA || is_same<Element, f32>,
@@ -65,12 +65,12 @@ struct SkinnyGemm {
   static constexpr int TILE_M = ROWS > MIN_M ? ROWS : MIN_M;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
-  using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K, CODES>;
+  using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K>;
   using TileB = OperandTile<B, B_K_MAJOR, TILE_N, TILE_K>;
-  using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN, CODES>;
+  using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
   using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
 
-  static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+  static constexpr int STAGE_BYTES = TileA::BYTES + bytes_of<B>(TILE_N * TILE_K), BLOCKS = STAGES;
   // Partial sums in shared memory: a slab of ROWS rows of TILE_N for each of the WARPS_K warps
   // along K. Four words of padding: the rows 2j, j < 4, that one store of a warp touches, 8 words
   // each, lie in different banks.
@@ -96,12 +96,12 @@ struct SkinnyGemm {
   static constexpr int SMEM_KB_PER_SM = 227;
 #endif
   static constexpr int BY_MEMORY = SMEM_KB_PER_SM * 1024 / (SMEM_BYTES + 1024);
-  static constexpr int BY_REGISTERS = CODES         ? (WARP_N + ROWS > 32 ? 2 : 3)
-                                      : MIXED       ? 3
-                                      : ASYNC       ? 2
-                                      : ROWS > 16   ? 1
-                                      : TILE_N > 32 ? 2
-                                                    : 3;
+  static constexpr int BY_REGISTERS =
+      MIXED         ? (bits_of<B> == 8 && ROWS == 8 && !Epilogue::B_ZERO ? 3 : 2)
+      : ASYNC       ? 2
+      : ROWS > 16   ? 1
+      : TILE_N > 32 ? 2
+                    : 3;
   static constexpr int MIN_CTAS = BY_MEMORY < 1              ? 1
                                   : BY_MEMORY < BY_REGISTERS ? BY_MEMORY
                                                              : BY_REGISTERS;
@@ -168,71 +168,6 @@ struct SkinnyGemm {
     }
   };
 
-  // The same for MIXED. mma.sync sums over K in any order if both operands agree on it, so that a
-  // lane loads 16 bytes at a time. A step is 64 elements of K, four instructions. Lane 4 g + j has
-  // one chunk of 16 bytes of row g of B; four neighbouring bytes of it are the lane's share of an
-  // instruction: elements 2j, 2j + 1, 2j + 8 and 2j + 9 of its K.
-  //
-  // Two steps take the eight chunks of 128 bytes. Lane j has chunks 2j and 2j + 1: first the even
-  // one if j < 2, else the odd one. The elements of A for chunk c are chunks 2c and 2c + 1. The
-  // eight lanes of a phase, two rows, thus touch all banks of either tile: their chunks of B differ
-  // in c / 2, and their chunks of A in c % 4.
-  struct MixedSums {
-    static constexpr int K_STEP = 64, STEPS = TILE_K / K_STEP / WARPS_K;
-    static_assert(STEPS >= 1 && WARP_N % 16 == 0 && ROWS % 8 == 0);
-    using Mma = ptx::Mma<Element, f32>;
-
-    int warp_n;
-    unsigned a_offset, b_offset;
-    ptx::WidenWord<A, B> widen;
-    typename Mma::Sums sums[WARP_N / 16][ROWS / 8];
-
-    // The chunks of a step, relative to those of step 0, in B. All of these are XORed.
-    static __device__ __forceinline__ constexpr unsigned chunk(int step) {
-      return step % 2 + step / 2 * 8;
-    }
-
-    __device__ __forceinline__ explicit MixedSums(int warp)
-        : warp_n(warp % WARPS_N * WARP_N), sums{} {
-      const int lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
-      const unsigned first = (2 * j + j / 2) ^ chunk(warp / WARPS_N * STEPS);
-      b_offset = ptx::opaque(TileB::offset(warp_n + g, first));
-      a_offset = ptx::opaque(TileA::offset(g, 2 * first));
-    }
-
-    __device__ __forceinline__ void add(unsigned a_tile, unsigned b_tile) {
-#pragma unroll
-      for (int step = 0; step < STEPS; ++step) {
-        unsigned b[WARP_N / 8][4], a[ROWS / 8][2][4];
-#pragma unroll
-        for (int i = 0; i < WARP_N / 8; ++i)
-          ptx::load_shared(b[i], b_tile + (b_offset ^ chunk(step) * 16) + i * 8 * TileB::ROW_BYTES);
-#pragma unroll
-        for (int i = 0; i < ROWS / 8; ++i)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            ptx::load_shared(a[i][half], a_tile + (a_offset ^ (chunk(step) * 32 + half * 16)) +
-                                             i * 8 * TileA::ROW_BYTES);
-#pragma unroll
-        for (int word = 0; word < 4; ++word)
-#pragma unroll
-          for (int i = 0; i < WARP_N / 16; ++i) {
-            unsigned low[2], high[2];  // rows g and g + 8
-            widen(low, b[2 * i][word]);
-            widen(high, b[2 * i + 1][word]);
-#pragma unroll
-            for (int j = 0; j < ROWS / 8; ++j)
-              Mma::accumulate(sums[i][j], low[0], high[0], low[1], high[1],
-                              a[j][word / 2][word % 2 * 2], a[j][word / 2][word % 2 * 2 + 1]);
-          }
-      }
-    }
-
-    __device__ __forceinline__ void store(f32* slab) const {
-      store_sums<Mma, SUM_PITCH>(slab + warp_n, sums, threadIdx.x % 32 / 4, 1.0f);
-    }
-  };
-
   // The same with FMA: a lane has WARP_N / 32 columns of B and reads four elements along K at a
   // time; A's elements are the same for all lanes.
   struct FmaSums {
@@ -294,9 +229,8 @@ struct SkinnyGemm {
     }
   };
 
-  using MixedOrCodeSums = typename Conditional<CODES, SkinnyCodeSums<SkinnyGemm>, MixedSums>::Type;
   using Sums = typename Conditional<
-      MIXED, MixedOrCodeSums,
+      MIXED, SkinnyStreamedSums<SkinnyGemm>,
       typename Conditional<METHOD == Method::FMA, FmaSums, MmaSums>::Type>::Type;
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
@@ -325,77 +259,27 @@ struct SkinnyGemm {
     const int blocks = min(share, all_blocks - first_block);
     const long long start_k =
         min(static_cast<long long>(first_block) * TILE_K, static_cast<long long>(params.k));
-    int k_left =
-        min(params.k - int(start_k), share * TILE_K);  // from the next block to be copied on
-
-    CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k,
-                     params.a_stride[1], params.a_stride[2], start_m, params.m);
-    CopierB copier_b(params.b, params.b_stride[0] * batch + params.b_stride[1] * start_k,
-                     params.b_stride[2], params.b_stride[1], start_n, params.n);
-    typename CopierA::Staged staged_a;  // if not ASYNC
-    typename CopierB::Staged staged_b;
-
-    unsigned filled = shared, read = shared;  // the stage to fill next, the stage to read next
-    auto advance = [&](unsigned at) {
-      at += STAGE_BYTES;
-      return at == shared + STAGES * STAGE_BYTES ? shared : at;
-    };
-    auto next_block = [&] {
-      k_left -= TILE_K;
-      filled = advance(filled);
-    };
-    auto copy = [&] {
-      if (k_left > 0 && copier_b.is_ragged(k_left))
-        copier_b.copy_ragged(filled + TileA::BYTES, k_left);
-      if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
-      copier_b.copy_whole(filled + TileA::BYTES, k_left);
-      copier_a.copy_whole(filled, k_left);
-      next_block();
-      ptx::copy_async_commit();  // an empty group beyond the last block: one group per iteration
-    };
-    auto fetch = [&] {
-      copier_b.fetch(staged_b, k_left);
-      copier_a.fetch(staged_a, k_left);
-    };
-    auto store = [&] {
-      copier_b.store(staged_b, filled + TileA::BYTES);
-      copier_a.store(staged_a, filled);
-      next_block();
-    };
-
+    const int k_length = min(params.k - int(start_k), share * TILE_K);
     const int warp = threadIdx.x / 32;
     Sums sums = [&] {
-      if constexpr (CODES)
-        return Sums(warp, params, epilogue, batch, start_n, int(start_k));
+      if constexpr (MIXED)
+        return Sums(warp, params, epilogue, batch, start_m, start_n, int(start_k),
+                    int(start_k) + k_length, shared);
       else
         return Sums(warp);
     }();
-    if constexpr (MIXED)
-      if (blockIdx.x < FIRST_WAVE) prefetch(params, batch, start_n, start_k, k_left);
-    ptx::wait_for_prior_grids();
-    if constexpr (CODES) sums.load_next();
-    if constexpr (ASYNC) {
-#pragma unroll 1
-      for (int stage = 0; stage < STAGES - 1; ++stage) copy();
+    if constexpr (MIXED) {
+      if (blockIdx.x < FIRST_WAVE) prefetch(params, batch, start_n, start_k, k_length);
+      ptx::wait_for_prior_grids();
+      sums.add(blocks);
     } else {
-      fetch();
-      store();
+      CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k,
+                       params.a_stride[1], params.a_stride[2], start_m, params.m);
+      CopierB copier_b(params.b, params.b_stride[0] * batch + params.b_stride[1] * start_k,
+                       params.b_stride[2], params.b_stride[1], start_n, params.n);
+      ptx::wait_for_prior_grids();
+      add_blocks(sums, copier_a, copier_b, blocks, k_length, shared);
     }
-#pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      // After the barrier, this block has arrived and the stage of the previous block may be
-      // filled.
-      if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
-      __syncthreads();
-      if constexpr (ASYNC)
-        copy();
-      else
-        fetch();  // beyond the last block, reads nothing and yields zeros
-      sums.add(read, read + TileA::BYTES);
-      if constexpr (!ASYNC) store();
-      read = advance(read);
-    }
-    if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the stages may be overwritten by the slabs
 
     f32* slabs = reinterpret_cast<f32*>(shared_memory);
@@ -441,12 +325,72 @@ struct SkinnyGemm {
     }
   }
 
+  // Adds the products of K blocks that all warps read from tiles in shared memory. `k_left`:
+  // elements of K from the next block to be copied on.
+  static __device__ __forceinline__ void add_blocks(Sums& sums, CopierA& copier_a,
+                                                    CopierB& copier_b, int blocks, int k_left,
+                                                    unsigned shared) {
+    typename CopierA::Staged staged_a;  // if not ASYNC
+    typename CopierB::Staged staged_b;
+
+    unsigned filled = shared, read = shared;  // the stage to fill next, the stage to read next
+    auto advance = [&](unsigned at) {
+      at += STAGE_BYTES;
+      return at == shared + STAGES * STAGE_BYTES ? shared : at;
+    };
+    auto next_block = [&] {
+      k_left -= TILE_K;
+      filled = advance(filled);
+    };
+    auto copy = [&] {
+      if (k_left > 0 && copier_b.is_ragged(k_left))
+        copier_b.copy_ragged(filled + TileA::BYTES, k_left);
+      if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
+      copier_b.copy_whole(filled + TileA::BYTES, k_left);
+      copier_a.copy_whole(filled, k_left);
+      next_block();
+      ptx::copy_async_commit();  // an empty group beyond the last block: one group per iteration
+    };
+    auto fetch = [&] {
+      copier_b.fetch(staged_b, k_left);
+      copier_a.fetch(staged_a, k_left);
+    };
+    auto store = [&] {
+      copier_b.store(staged_b, filled + TileA::BYTES);
+      copier_a.store(staged_a, filled);
+      next_block();
+    };
+
+    if constexpr (ASYNC) {
+#pragma unroll 1
+      for (int stage = 0; stage < STAGES - 1; ++stage) copy();
+    } else {
+      fetch();
+      store();
+    }
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      // After the barrier, this block has arrived and the stage of the previous block may be
+      // filled.
+      if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
+      __syncthreads();
+      if constexpr (ASYNC)
+        copy();
+      else
+        fetch();  // beyond the last block, reads nothing and yields zeros
+      sums.add(read, read + TileA::BYTES);
+      if constexpr (!ASYNC) store();
+      read = advance(read);
+    }
+    if constexpr (ASYNC) ptx::copy_async_wait<0>();
+  }
+
   // Prefetches the CTA's first stages of B into L2. As the CTA waits for the preceding grid, memory
   // would idle otherwise. Later CTAs find that grid complete.
   static constexpr int FIRST_WAVE = 132 * MIN_CTAS;  // CTAs that an H100 or H200 holds
   static __device__ __forceinline__ void prefetch(const GemmParams& params, int batch, int start_n,
                                                   long long start_k, int k_left) {
-    constexpr int LINE = 128, LINES = bytes_of<B>((STAGES - 1) * TILE_K) / LINE;  // of a row
+    constexpr int LINE = 128, LINES = bytes_of<B>(STAGES * TILE_K) / LINE;  // of a row
     const char* first =
         static_cast<const char*>(params.b) +
         bytes_of<B>(params.b_stride[0] * batch + params.b_stride[2] * start_n + start_k);

@@ -16,6 +16,11 @@ template <class T> __device__ __forceinline__ const T* opaque(const T* address) 
   return address;
 }
 
+// No instruction: hides from the compiler that a value stays the same, so that it keeps no multiples
+// of it in registers.
+__device__ __forceinline__ void renew(int& value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void renew(unsigned& value) { asm volatile("" : "+r"(value)); }
+
 // The value itself, through a shuffle from this lane ("Data Movement and Conversion Instructions:
 // shfl.sync"). Keeps ptxas from recomputing the value at each use, on the critical path of loads,
 // in order to save a register.
@@ -63,6 +68,35 @@ __device__ __forceinline__ void load_if(bool present, f32& value, const f32* glo
       : "+f"(value)
       : "l"(global), "r"(int(present)));
 }
+// The same of the bits of an element of up to 32 bits. of_bits: the element.
+template <class Element>
+__device__ __forceinline__ void load_if(bool present, unsigned& bits, const Element* global) {
+#define RUTLASS_LOAD_IF(TYPE)     \
+  asm volatile(                   \
+      "{\n"                       \
+      "  .reg .pred p;\n"         \
+      "  setp.ne.s32 p, %2, 0;\n" \
+      "  @p ld.global." TYPE      \
+      " %0, [%1];\n"              \
+      "}"                         \
+      : "+r"(bits)                \
+      : "l"(global), "r"(int(present)))
+  if constexpr (sizeof(Element) == 1)
+    RUTLASS_LOAD_IF("u8");
+  else if constexpr (sizeof(Element) == 2)
+    RUTLASS_LOAD_IF("u16");
+  else
+    RUTLASS_LOAD_IF("u32");
+#undef RUTLASS_LOAD_IF
+}
+template <class Element> __device__ __forceinline__ Element of_bits(unsigned bits) {
+  if constexpr (is_same<Element, f32>)
+    return __uint_as_float(bits);
+  else if constexpr (is_same<Element, u8> || is_same<Element, s8>)
+    return static_cast<Element>(bits);
+  else
+    return Element{static_cast<decltype(Element::bits)>(bits)};
+}
 
 // ---- "Asynchronous copy: cp.async" -----------------------------------------------------------
 
@@ -88,6 +122,19 @@ __device__ __forceinline__ void copy_async(unsigned shared, const void* global, 
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global),
                  "n"(BYTES), "r"(valid)
                  : "memory");
+}
+// The same of 16 bytes, if `present`; otherwise neither address is used. A branch around the copy
+// would draw the computation of both addresses into it.
+__device__ __forceinline__ void copy_async_if(bool present, unsigned shared, const void* global,
+                                              int valid) {
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  setp.ne.s32 p, %3, 0;\n"
+      "  @p cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
+      "}" ::"r"(shared),
+      "l"(global), "r"(valid), "r"(int(present))
+      : "memory");
 }
 
 // "cp.async.commit_group": the copies since the last call form one group.

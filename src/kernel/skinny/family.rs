@@ -63,11 +63,17 @@ impl Family for Skinny {
         [Demand::aligned(self.a, self.align), Demand::aligned(self.b, self.align), Demand::NONE]
     }
 
-    /// The program multiplies codes of 4 bits by scales of groups of their rows.
+    /// The program multiplies weights by scales of their rows: codes of 4 bits in groups of 16 and
+    /// more, bytes in groups that fill its steps of 64. Kernels of 16 rows and one stage have no
+    /// registers left for zero points.
     fn takes_scaling(&self, types: Types, scaling: &Scaling) -> bool {
-        let fits =
-            |of: BlockScale| of.extent == 1 && of.depth.is_multiple_of(16) && !of.is_swizzled;
-        !types.b.is_whole() && scaling.a.is_none() && scaling.b.is_some_and(fits)
+        let [group, block] = if types.b.is_whole() { [64, 64] } else { [16, u32::MAX] };
+        let fits = |of: BlockScale| {
+            let shares = of.extent == 1 || of.extent.is_multiple_of(block);
+            let has_registers = of.zero.is_none() || self.rows == 8 || self.stages > 1;
+            shares && has_registers && of.depth.is_multiple_of(group) && !of.is_swizzled
+        };
+        types.b.is_widened() && scaling.a.is_none() && scaling.b.is_some_and(fits)
     }
 
     fn check_extents(
@@ -123,9 +129,9 @@ impl Family for Skinny {
     /// CTAs that an SM holds, limited by shared memory and by the registers that NVRTC allocates.
     fn ctas_per_sm(&self, types: Types) -> u32 {
         let [narrow, wide] = self.operand_types(types);
-        let has_codes = !narrow.is_whole() || !wide.is_whole();
         let by_registers = match (self.align >= 4, self.rows, self.tile[0]) {
-            (true, rows, columns) if has_codes && columns / self.warps_n + rows > 32 => 2,
+            (_, 8, _) if narrow != wide && narrow.is_whole() && wide.is_whole() => 3,
+            _ if narrow != wide => 2,
             (true, ..) => 3,
             (false, 17.., _) => 1,
             (false, _, 33..) => 2,

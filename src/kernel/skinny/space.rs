@@ -88,28 +88,40 @@ const WORDS_N: &[Variant] = &[
     (4, 16, [64, 64], 2, 4, 1),
 ];
 
-/// 8-bit integers as the wide operand, beside 16-bit elements; both operands K-major. Few columns
-/// of the wide operand, or a split, fill the chip where the wide operand has few columns.
+/// Bytes as the wide operand, beside 16-bit elements; both operands K-major. Few columns of the wide
+/// operand, or a split, fill the chip where the wide operand has few columns.
 const MIXED: &[Variant] = &[
-    (16, 8, [16, 512], 1, 6, 1),
-    (16, 16, [16, 512], 1, 4, 1),
-    (16, 16, [32, 256], 2, 6, 2),
-    (16, 16, [32, 256], 2, 4, 1),
-    (16, 16, [64, 256], 2, 4, 1),
+    (16, 8, [16, 512], 1, 4, 1),
+    (16, 8, [16, 1024], 1, 3, 1),
+    (16, 8, [32, 512], 1, 3, 1),
+    (16, 8, [32, 512], 1, 3, 2),
+    (16, 8, [32, 512], 1, 4, 1),
+    (16, 16, [16, 512], 1, 3, 1),
+    (16, 16, [32, 512], 1, 3, 1),
+    (16, 16, [32, 512], 1, 3, 2),
+    (16, 16, [32, 512], 1, 2, 1),
+    (16, 16, [32, 512], 1, 2, 2),
+    (16, 16, [32, 1024], 1, 2, 1),
 ];
 
-/// Codes of 4 bits as the wide operand, beside rows of 16-bit elements. A row of the narrow operand
-/// has as many bytes as 4 columns of codes, so that tiles have many columns.
+/// Codes of 4 bits as the wide operand, beside rows of 16-bit elements. More columns have no
+/// registers left.
 const CODES: &[Variant] = &[
-    (16, 8, [32, 512], 2, 3, 1),
-    (16, 8, [32, 512], 2, 3, 4),
-    (16, 8, [64, 512], 2, 3, 1),
-    (16, 8, [32, 1024], 1, 3, 2),
-    (16, 8, [16, 1024], 1, 4, 1),
-    (16, 16, [64, 512], 2, 3, 1),
-    (16, 16, [32, 512], 2, 4, 4),
+    (16, 8, [16, 1024], 1, 3, 1),
+    (16, 8, [16, 2048], 1, 2, 1),
+    (16, 8, [32, 1024], 1, 2, 1),
+    (16, 8, [32, 1024], 1, 2, 2),
+    (16, 8, [48, 1024], 1, 1, 1),
+    (16, 8, [48, 1024], 1, 1, 2),
+    (16, 8, [64, 1024], 1, 1, 1),
+    (16, 8, [64, 1024], 1, 1, 2),
+    (16, 8, [64, 1024], 1, 1, 4),
+    (16, 16, [16, 1024], 1, 2, 1),
+    (16, 16, [16, 1024], 1, 2, 2),
+    (16, 16, [32, 1024], 1, 1, 1),
+    (16, 16, [32, 1024], 1, 1, 2),
+    (16, 16, [32, 1024], 1, 2, 1),
     (16, 16, [32, 1024], 1, 2, 2),
-    (16, 16, [32, 1024], 1, 3, 1),
 ];
 
 impl Skinny {
