@@ -8,15 +8,13 @@
 // Swizzle: row r stores its 16-byte chunk c at position c ^ swizzle(r), so that the eight chunks
 // that one phase of a shared-memory access touches lie in different banks. Tile sides are powers of
 // two: row, chunk and loop counters occupy disjoint bits of an offset, and a counter can be added
-// or XORed as a constant to the lane's offset. FOLDED: a phase may read, of two rows, the chunks 0,
-// 4, 8 and 12; each second group of eight chunks is displaced by 2.
+// or XORed as a constant to the lane's offset.
 #pragma once
 #include "common/ptx.cuh"
 
 __host__ __device__ constexpr bool is_power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
 
-template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, bool FOLDED = false>
-struct OperandTile {
+template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTile {
   static constexpr int BITS = bits_of<Element>, SIZE = BITS / 8;
   static constexpr int ROWS = K_MAJOR ? TILE_MN : TILE_K;
   static constexpr int ROW_BYTES = bytes_of<Element>(K_MAJOR ? TILE_K : TILE_MN);
@@ -42,8 +40,7 @@ struct OperandTile {
     return ROW_BYTES >= 128 ? row & 7 : row >> 1 & 3;  // read: 8 consecutive rows
   }
   static __host__ __device__ constexpr int offset(int row, int chunk) {
-    const int folded = FOLDED ? chunk ^ (chunk >> 3 & 1) << 1 : chunk;
-    return row * ROW_BYTES + ((folded ^ swizzle(row)) << 4);
+    return row * ROW_BYTES + ((chunk ^ swizzle(row)) << 4);
   }
 };
 
@@ -53,13 +50,11 @@ struct OperandTile {
 // pieces of the largest size that cp.async can copy at the operand's alignment. Each thread copies
 // every THREADS-th piece; its pieces lie in one column of the tile. cp.async copies at least 4
 // bytes: below that alignment, elements are fetched to registers and stored as words.
-template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN,
-          bool FOLDED = false>
+template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN>
 struct TileCopier {
-  using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K, FOLDED>;
+  using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
   static constexpr int BITS = Tile::BITS, SIZE = Tile::SIZE;
-  static constexpr int WHOLE_SIZE = SIZE > 0 ? SIZE : 1;  // codes of 4 bits are K-major
-  static constexpr int PIECE = ALIGN >= 4 ? ALIGN : 4;    // bytes
+  static constexpr int PIECE = ALIGN >= 4 ? ALIGN : 4;  // bytes
   static constexpr int PIECES_PER_ROW = Tile::ROW_BYTES / PIECE;
   static constexpr int ROW_STEP = THREADS / PIECES_PER_ROW;  // between adjacent rows of a thread
   static constexpr int COUNT = Tile::ROWS / ROW_STEP;        // pieces of a thread
@@ -82,7 +77,6 @@ struct TileCopier {
     column = threadIdx.x % PIECES_PER_ROW * PIECE;
     mn_left = mn_extent - mn_start;
     destination = Tile::offset(row, column / 16) + column % 16;
-    if constexpr (FOLDED) destination = ptx::opaque(destination);
     long long row_stride = bytes_of<Element>(K_MAJOR ? mn_stride : k_stride);
     long long start = K_MAJOR ? row_stride * mn_start : static_cast<long long>(mn_start) * SIZE;
     source = static_cast<const char*>(operand) + bytes_of<Element>(batch_offset) + start +
@@ -117,7 +111,7 @@ struct TileCopier {
   // Copies nothing of a ragged block, so that callers need no branch around it. Moves on to the
   // next block: where K is strided, it begins where this block's rows end.
   __device__ __forceinline__ void copy_whole(unsigned tile, int k_left) {
-    int limit = K_MAJOR ? mn_left - row : column / WHOLE_SIZE < mn_left ? Tile::ROWS : 0;
+    int limit = K_MAJOR ? mn_left - row : column / SIZE < mn_left ? Tile::ROWS : 0;
     if (is_ragged(k_left)) limit = 0;
     const char* address = source;
 #pragma unroll
