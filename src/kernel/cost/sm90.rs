@@ -48,6 +48,9 @@ const FITTED_BLOCK: f64 = 0.115e-6;
 /// The conversion of 64 rows of a K block of weights of 8 bits. Fitted to timings of float8 on an
 /// H100 and of int8 on an H200, beside bfloat16.
 const FITTED_CONVERSION: f64 = 0.22e-6;
+/// The least time of a K block of such weights: of one CTA that has the multiprocessor to itself.
+/// Fitted to timings on an H200.
+const FITTED_CONVERSION_ALONE: f64 = 0.5e-6;
 /// The same of codes of 4 bits, integers and e2m1. Fitted to timings on an H100, as is the share of
 /// the time of `wgmma` that conversions do not overlap, and that of a consumer alone.
 const FITTED_CODES: [f64; 2] = [0.21e-6, 0.45e-6];
@@ -55,8 +58,8 @@ const FITTED_CODES_ALONE: [f64; 2] = [0.6e-6, 1.2e-6];
 const FITTED_CODES_MULTIPLIED: f64 = 0.48;
 const FITTED_CODES_MULTIPLIED_ALONE: f64 = 0.12;
 /// Additional launch time of a mixed product, which the other terms do not cover where memory
-/// bandwidth limits the kernel. On an H200, float8 kernels take 4.3 us more than their bytes.
-const LAUNCH_OF_MIXED: f64 = 2.0e-6;
+/// bandwidth limits the kernel. Fitted to timings on an H200.
+const LAUNCH_OF_MIXED: f64 = 6.5e-6;
 /// Additional launch time of pairs of CTAs, and of larger clusters.
 const FITTED_PAIR_LAUNCH: f64 = 0.44e-6;
 const FITTED_CLUSTER_LAUNCH: f64 = 0.28e-6;
@@ -111,19 +114,20 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     }
     let grid = config.grid(problem);
     let multiprocessors = query.target.multiprocessors;
+    // The model of placed kernels knows no conversion.
+    let mixed = types.class() == ProductClass::Mixed;
     match placed(config, types, problem, &grid, ctas_per_sm, multiprocessors) {
-        Some(placed) => estimate_placed(config, types, &placed, query),
-        None => estimate_tiles(config, types, ctas_per_sm, &grid, query),
+        Some(placed) if !mixed => estimate_placed(config, &placed, query),
+        _ => estimate_tiles(config, types, ctas_per_sm, &grid, query),
     }
 }
 
 /// Estimates a placed kernel: one wave on an empty chip.
-fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQuery) -> Estimate {
+fn estimate_placed(config: &Sm90, placed: &Placed, query: &CostQuery) -> Estimate {
     let (bytes, clock) = (query.bytes, query.scale.clock);
     let memory = FITTED_MEMORY_LATENCY + bytes / (FITTED_MEMORY_RATE * query.scale.memory);
     let work = placed.work_seconds / clock;
-    let mixed = if types.class() == ProductClass::Mixed { LAUNCH_OF_MIXED } else { 0.0 };
-    let launch = FITTED_LAUNCH + mixed + FITTED_START_ALONE;
+    let launch = FITTED_LAUNCH + FITTED_START_ALONE;
     let seconds = launch + overlapped([work, memory]);
     let sums = config.sums_of_thread();
     let epilogue = epilogue_seconds(query.is_fused, config.schedule, sums, 1.0);
@@ -205,7 +209,9 @@ fn estimate_tiles(
         let weight = if types.b.is_widened() { types.b } else { types.a };
         let turns = tile_m / 64.0 * sharing;
         multiplied = if weight.is_whole() {
-            multiplied.max(turns * FITTED_CONVERSION / scale.clock)
+            multiplied
+                .max(turns * FITTED_CONVERSION / scale.clock)
+                .max(FITTED_CONVERSION_ALONE / scale.clock)
         } else {
             let kind = usize::from(weight == DType::E2m1);
             let converted = turns * FITTED_CODES[kind] / scale.clock;
