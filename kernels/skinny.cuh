@@ -15,8 +15,9 @@
 //            split K again, so that all multiprocessors read even a small matrix. The partial sums
 //            are added in shared memory, in a fixed order: first those of the CTA's warps, then
 //            those of the cluster's CTAs, each of which reduces a share of the columns.
-// Elements   f16, bf16 or f32, the same for A and B; or MIXED: f16 or bf16, times s8, u8 or codes
-//            of 4 bits. f32 sums. Method::MMA rounds f32 to tf32; Method::FMA, f32 only, does not.
+// Elements   f16, bf16 or f32, the same for A and B; or MIXED: f16 or bf16, times s8, u8, e4m3 or
+//            codes of 4 bits, which skinny/streamed_sums.cuh adds up without these tiles. f32 sums.
+//            Method::MMA rounds f32 to tf32; Method::FMA, f32 only, does not.
 // Strides    1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //            stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of an
 //            element. Output strides are free.

@@ -16,8 +16,8 @@ template <class T> __device__ __forceinline__ const T* opaque(const T* address) 
   return address;
 }
 
-// No instruction: hides from the compiler that a value stays the same, so that it keeps no multiples
-// of it in registers.
+// No instruction: hides from the compiler that a value stays the same, so that it keeps no
+// multiples of it in registers.
 __device__ __forceinline__ void renew(int& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void renew(unsigned& value) { asm volatile("" : "+r"(value)); }
 

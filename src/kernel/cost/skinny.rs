@@ -46,7 +46,7 @@ const FITTED_CODES: FittedMixed = FittedMixed {
     sm_rate: 26.6e9,
     alone: 0.754,
     rate: 4.13e12,
-    narrow: 0.095,
+    narrow: 0.125,
 };
 const FITTED_BYTES: FittedMixed = FittedMixed {
     launch: 3.69e-6,

@@ -88,8 +88,8 @@ const WORDS_N: &[Variant] = &[
     (4, 16, [64, 64], 2, 4, 1),
 ];
 
-/// Bytes as the wide operand, beside 16-bit elements; both operands K-major. Few columns of the wide
-/// operand, or a split, fill the chip where the wide operand has few columns.
+/// Bytes as the wide operand, beside 16-bit elements; both operands K-major. Few columns of a tile,
+/// or a split, fill the chip where the wide operand has few columns.
 const MIXED: &[Variant] = &[
     (16, 8, [16, 1024], 1, 3, 1),
     (16, 8, [16, 512], 1, 4, 1),
