@@ -266,7 +266,10 @@ SHOWN = {
 }
 #: Classes without instances here: those without a constructor, and those that test_tuning.py
 #: prints, because they need a device.
-ELSEWHERE = {"KernelOperand", "Weight", "CudaBenchmark", "TimedLaunches", "TuningBenchmark"}
+ELSEWHERE = {
+    *("KernelOperand", "Weight", "CudaBenchmark", "TimedLaunches", "TuningBenchmark"),
+    *("Linear", "Conversion"),  # tests/nn
+}
 TABLES = {"Comparison", "TuningResult"}
 
 
