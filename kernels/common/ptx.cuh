@@ -19,7 +19,6 @@ template <class T> __device__ __forceinline__ const T* opaque(const T* address) 
 // No instruction: hides from the compiler that a value stays the same, so that it keeps no
 // multiples of it in registers.
 __device__ __forceinline__ void renew(int& value) { asm volatile("" : "+r"(value)); }
-__device__ __forceinline__ void renew(unsigned& value) { asm volatile("" : "+r"(value)); }
 
 // The value itself, through a shuffle from this lane ("Data Movement and Conversion Instructions:
 // shfl.sync"). Keeps ptxas from recomputing the value at each use, on the critical path of loads,

@@ -79,7 +79,7 @@ template <class Gemm> struct SkinnyStreamedSums {
   // The lane's part of the first rows of A and B that it copies, in the K block that is copied
   // next, and the bytes from there to its next rows.
   const char *source_a, *source_b;
-  unsigned stride_a, stride_b;
+  int stride_a, stride_b;
   const Scale* scales;  // of the first row of B, in the K block after the one that is read
   const Zero* zeros;
   int scale_stride, zero_stride;  // between a lane's rows
@@ -129,8 +129,8 @@ template <class Gemm> struct SkinnyStreamedSums {
     source_b = ptx::opaque(
         static_cast<const char*>(params.b) +
         bytes_of<Code>(params.b_stride[0] * batch + params.b_stride[2] * n + (k + k_of_b)));
-    stride_a = unsigned(bytes_of<Element>(params.a_stride[1] * ROWS_AT_ONCE));
-    stride_b = unsigned(bytes_of<Code>(params.b_stride[2] * 8));
+    stride_a = int(bytes_of<Element>(params.a_stride[1] * ROWS_AT_ONCE));
+    stride_b = int(bytes_of<Code>(params.b_stride[2] * 8));
     if constexpr (Epilogue::SCALES) {
       const int block = SCALED && BY_POINTERS ? (k + (OF_STEPS ? 0 : k_of_b)) / DEPTH : 0;
       scales = epilogue.b_scales(batch, n) + epilogue.b_scale_step() * block;
@@ -157,17 +157,17 @@ template <class Gemm> struct SkinnyStreamedSums {
       const int valid = valid_bytes<Element>(k_left_a - step * STEP);
 #pragma unroll
       for (int i = 0; i < OF_A; ++i)
-        ptx::copy_async_if(i * ROWS_AT_ONCE < rows_left_a, target + target_a + i * 512,
-                           source_a + static_cast<unsigned long long>(stride_a) * i +
-                               bytes_of<Element>(step * STEP),
-                           valid);
+        ptx::copy_async_if(
+            i * ROWS_AT_ONCE < rows_left_a, target + target_a + i * 512,
+            source_a + static_cast<long long>(stride_a) * i + bytes_of<Element>(step * STEP),
+            valid);
     }
     const int valid = valid_bytes<Code>(k_left_b - step * STEP);
 #pragma unroll
     for (int i = 2 * pair; i < 2 * pair + 2; ++i)
       ptx::copy_async<16>(
           target + i * 512,
-          source_b + static_cast<unsigned long long>(stride_b) * i + bytes_of<Code>(step * STEP),
+          source_b + static_cast<long long>(stride_b) * i + bytes_of<Code>(step * STEP),
           8 * i < rows_left ? valid : 0);
     ptx::copy_async_commit();
   }

@@ -21,6 +21,7 @@ from support.helpers import (
     names,
     output_of,
 )
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -302,3 +303,13 @@ def test_tma_takes_no_steps_of_a_terabyte():
     assert reason in str(first.supports(far).error)
     others = cutlass_api.get_kernels(far, cc=90)
     assert first not in others and others
+
+
+@pytest.mark.parametrize(("stride", "is_served"), [(2**27, True), (2**28, False), (2**40, False)])
+def test_mixed_products_of_few_rows_take_rows_that_32_bits_reach(stride, is_served):
+    """`skinny` has the bytes of eight rows in 32 bits."""
+    with FakeTensorMode():
+        wide = torch.empty_strided((64, 32), (1, stride), dtype=torch.int8, device="cuda")
+    a, out = fake(4, 64), fake(4, 32)
+    found = cutlass_api.get_kernels(GemmArguments(a, wide, out, torch.float32), cc=90)
+    assert any("skinny" in name for name in names(found)) is is_served

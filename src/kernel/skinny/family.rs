@@ -12,8 +12,9 @@ use crate::kernel::operation::Operation;
 use crate::kernel::params::GemmParams;
 use crate::kernel::program::{ProgramParts, name_of_gemm, orders};
 use crate::kernel::reduction::Partials;
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 use crate::kernel::unsupported::Unsupported;
+use crate::operand::DType;
 use crate::problem::{GemmProblem, Problem};
 
 impl Family for Skinny {
@@ -78,16 +79,23 @@ impl Family for Skinny {
 
     fn check_extents(
         &self,
-        _types: Types,
+        types: Types,
         problem: &Problem,
         _is_fused: bool,
     ) -> Result<(), Unsupported> {
-        match problem {
-            Problem::Gemm(problem) => {
-                check_count("M * N * L, in tiles,", self.ctas(&self.framed(problem)))
-            }
-            _ => Ok(()),
+        let Problem::Gemm(problem) = problem else { return Ok(()) };
+        check_count("M * N * L, in tiles,", self.ctas(&self.framed(problem)))?;
+        if types.class() != ProductClass::Mixed {
+            return Ok(());
         }
+        // The program has the bytes of eight rows in 32 bits: a stride in elements times bits.
+        let of_rows = |dtype: DType, extent: i64, stride: i64| match extent {
+            2.. => stride.unsigned_abs().saturating_mul(dtype.bits().into()),
+            _ => 0,
+        };
+        let [a, b] = [&problem.a, &problem.b];
+        check_count("8 rows of A, in bytes,", of_rows(types.a, a.shape[1], a.stride[1]))?;
+        check_count("8 columns of B, in bytes,", of_rows(types.b, b.shape[2], b.stride[2]))
     }
 
     /// Refuses a narrow side above `rows`: the program would read the wide operand once for each
