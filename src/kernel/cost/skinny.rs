@@ -2,7 +2,8 @@
 //! busiest SM's loads at the latency of its bytes in flight, and the arithmetic.
 //!
 //! Fitted to timings on an H100 (up to 16 rows, float16, 16-byte aligned) with a root mean square
-//! error of 5 %. Estimates for other alignments and for FMA are off by up to 20 %.
+//! error of 5 %. Estimates for other alignments and for FMA are off by up to 20 %. Mixed products
+//! have factors of their own, with an error of 10 %.
 
 use super::query::{CostQuery, Estimate};
 use crate::kernel::family::Family;
@@ -21,19 +22,18 @@ const FITTED_SPLIT: f64 = 1.7e-6;
 /// that share an SM overlap.
 const CTA_OVERHEAD: f64 = 1.2e-6;
 
-/// Times of mixed products, fitted to 1,300 timings of 8 matrices on an H200 with 1, 4 and 16 rows:
-/// the kernel that ranks first takes 1.02 of the time of the fastest in the mean.
+/// Times of mixed products, fitted to those of 8 matrices in 6 formats on an H200 with 1, 4 and 16
+/// rows: the kernel that ranks first takes 1.02 of the time of the fastest in the mean.
 struct FittedMixed {
     /// Seconds of a launch, of each further round of CTAs, of a split, and of a load's latency.
     launch: f64,
     round: f64,
     split: f64,
     latency: f64,
-    /// Bytes of the wide operand per second that an SM converts, the share of this rate where one
-    /// CTA has the SM to itself, and the bytes per second of all SMs.
+    /// Bytes of the wide operand per second that an SM converts, and the share of this rate where
+    /// one CTA has the SM to itself.
     sm_rate: f64,
     alone: f64,
-    rate: f64,
     /// The time of a byte of the narrow operand's rows over that of a byte of the wide operand.
     narrow: f64,
 }
@@ -45,7 +45,6 @@ const FITTED_CODES: FittedMixed = FittedMixed {
     latency: 1.01e-6,
     sm_rate: 26.6e9,
     alone: 0.754,
-    rate: 4.13e12,
     narrow: 0.125,
 };
 const FITTED_BYTES: FittedMixed = FittedMixed {
@@ -55,7 +54,6 @@ const FITTED_BYTES: FittedMixed = FittedMixed {
     latency: 1.04e-6,
     sm_rate: 31.5e9,
     alone: 0.948,
-    rate: 4.14e12,
     narrow: 0.039,
 };
 
@@ -80,54 +78,46 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
     let framed = config.framed(query.problem);
     let [narrow, element] = config.operand_types(types).map(DType::width);
     let [tile_n, tile_k] = config.tile.map(f64::from);
-    let sms = query.sms();
     let ctas = config.ctas(&framed) as f64;
     let blocks = ((framed.k() as f64 / tile_k).ceil() / f64::from(config.split)).ceil();
-    let is_unaligned = config.k_major()[1] && framed.k() as f64 * element % 128.0 != 0.0;
-    let unaligned = if config.align >= 8 && is_unaligned { FITTED_UNALIGNED_ROWS } else { 1.0 };
-    let penalty = fitted_load_penalty(config);
-    let most = (ctas / sms).ceil();
+    let most = (ctas / query.sms()).ceil();
     let resident = most.min(f64::from(ctas_per_sm));
     let rounds = (most / f64::from(ctas_per_sm)).ceil();
-    let memory_rate = FITTED_MEMORY_RATE * query.scale.memory;
     let wide_bytes = tile_n * element * blocks * tile_k;
     let in_flight =
-        |stages: u32| resident * f64::from(stages).min(blocks.max(1.0)) * tile_n * tile_k * element;
-    if narrow != element {
+        |ahead: u32| resident * f64::from(ahead).min(blocks.max(1.0)) * tile_n * tile_k * element;
+    let memory_rate = FITTED_MEMORY_RATE * query.scale.memory;
+    let split = config.split > 1;
+    let (arithmetic, memory, busiest, launch) = if narrow != element {
         let fitted = if element < 1.0 { FITTED_CODES } else { FITTED_BYTES };
-        let rate = fitted.sm_rate * if resident == 1.0 { fitted.alone } else { 1.0 };
         let narrow_bytes = f64::from(config.rows) * narrow * blocks * tile_k;
-        let memory = ctas * wide_bytes / memory_rate.min(fitted.rate);
+        let rate = fitted.sm_rate * if resident == 1.0 { fitted.alone } else { 1.0 };
         let conversion = most * (wide_bytes + fitted.narrow * narrow_bytes) / rate;
         let loads = most * wide_bytes / in_flight(config.stages) * fitted.latency;
-        let split = if config.split > 1 { fitted.split } else { 0.0 };
-        let launch = fitted.launch + split + (rounds - 1.0) * fitted.round;
-        let cache = conversion.max(loads);
-        return Estimate {
-            waves: rounds,
-            bytes: query.bytes,
-            arithmetic_seconds: 0.0,
-            memory_seconds: memory,
-            cache_seconds: cache,
-            launch_seconds: launch,
-            total_seconds: launch + memory.max(cache),
+        let launch = fitted.launch + if split { fitted.split } else { 0.0 };
+        let rounds = (rounds - 1.0) * fitted.round;
+        (0.0, ctas * wide_bytes / memory_rate, conversion.max(loads), launch + rounds)
+    } else {
+        let is_unaligned = config.k_major()[1] && framed.k() as f64 * element % 128.0 != 0.0;
+        let unaligned = if config.align >= 8 && is_unaligned { FITTED_UNALIGNED_ROWS } else { 1.0 };
+        let narrow_bytes = framed.m() as f64 * narrow * blocks * tile_k;
+        let bytes_of_cta =
+            (wide_bytes + FITTED_NARROW * narrow_bytes) * fitted_load_penalty(config);
+        // A CTA that has an SM to itself fills its pipeline while nothing else is in flight.
+        let starts = if ctas_per_sm == 1 { most - 1.0 } else { 0.0 };
+        let busiest = (most * bytes_of_cta / in_flight(config.stages - 1) + starts)
+            * FITTED_LATENCY
+            + (rounds - 1.0) * CTA_OVERHEAD;
+        let arithmetic = match config.method {
+            Method::TensorCores => 0.0,
+            Method::Fma => {
+                let rate = FITTED_FMA_RATE * query.scale.fma;
+                most * tile_n * blocks * tile_k * f64::from(config.rows) / rate
+            }
         };
-    }
-    let bytes_of_cta =
-        (wide_bytes + FITTED_NARROW * framed.m() as f64 * narrow * blocks * tile_k) * penalty;
-    let memory = ctas * bytes_of_cta * unaligned / memory_rate;
-    // A CTA that has an SM to itself fills its pipeline while nothing else is in flight.
-    let starts = if ctas_per_sm == 1 { most - 1.0 } else { 0.0 };
-    let busiest = (most * bytes_of_cta / in_flight(config.stages - 1) + starts) * FITTED_LATENCY
-        + (rounds - 1.0) * CTA_OVERHEAD;
-    let arithmetic = match config.method {
-        Method::TensorCores => 0.0,
-        Method::Fma => {
-            let rate = FITTED_FMA_RATE * query.scale.fma;
-            most * tile_n * blocks * tile_k * f64::from(config.rows) / rate
-        }
+        let launch = FITTED_LAUNCH + if split { FITTED_SPLIT } else { 0.0 };
+        (arithmetic, ctas * bytes_of_cta * unaligned / memory_rate, busiest, launch)
     };
-    let launch = FITTED_LAUNCH + if config.split > 1 { FITTED_SPLIT } else { 0.0 };
     Estimate {
         waves: rounds,
         bytes: query.bytes,

@@ -59,7 +59,7 @@ const FITTED_CODES_MULTIPLIED: f64 = 0.48;
 const FITTED_CODES_MULTIPLIED_ALONE: f64 = 0.12;
 /// Additional launch time of a mixed product, which the other terms do not cover where memory
 /// bandwidth limits the kernel. Fitted to timings on an H200.
-const LAUNCH_OF_MIXED: f64 = 6.5e-6;
+const FITTED_LAUNCH_OF_MIXED: f64 = 6.5e-6;
 /// Additional launch time of pairs of CTAs, and of larger clusters.
 const FITTED_PAIR_LAUNCH: f64 = 0.44e-6;
 const FITTED_CLUSTER_LAUNCH: f64 = 0.28e-6;
@@ -184,7 +184,7 @@ fn estimate_tiles(
     let mut multiplied = (tile_m * tile_n * block_bytes / (FITTED_TENSOR_RATE * scale.tensor)
         * if ping_pong { FITTED_PING_PONG } else { 1.0 })
     .max(FITTED_BLOCK);
-    let launch = FITTED_LAUNCH + if mixed { LAUNCH_OF_MIXED } else { 0.0 };
+    let launch = FITTED_LAUNCH + if mixed { FITTED_LAUNCH_OF_MIXED } else { 0.0 };
     let (by_cluster, launch_of_cluster) = match (cluster_m * cluster_n) as u32 {
         1 => (1.0, 0.0),
         2 => (FITTED_PAIR_LOADS, FITTED_PAIR_LAUNCH),
