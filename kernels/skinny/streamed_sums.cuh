@@ -150,7 +150,8 @@ template <class Gemm> struct SkinnyStreamedSums {
   }
 
   // Copies 16 rows of a step of the next K block, as a group; with the first of them, the rows of
-  // A. What lies beyond K becomes 0; rows beyond M or N keep what they have, and are not stored.
+  // A. What lies beyond K or N becomes 0. Rows of A beyond M are not copied: their sums are not
+  // stored.
   __device__ __forceinline__ void copy_pair(int step, int pair) {
     const unsigned target = block + step * VECTORS * 512;
     if (pair == 0) {
@@ -292,6 +293,8 @@ template <class Gemm> struct SkinnyStreamedSums {
         } else {
           multiply(sums[pair], a, b);
         }
+        // Adds 0 (CodeMasks), so that the next loads depend on these sums: ptxas would load all
+        // rows of the K block first, and spill.
         source += __float_as_uint(sums[pair][0].values[0]) & threadIdx.y;
       }
     }
