@@ -38,7 +38,7 @@ from cutlass_api.bench.generated_code import called_kernels
 from cutlass_api.bench.timing import ROUNDS, Timed, between_events, in_turns
 from cutlass_api.inductor import _torch as inductor
 from cutlass_api.profiling import keep_gpu_busy
-from rutlass_stand_in.releases import NVGEMM
+from nvidia_cutlass_stub.releases import NVGEMM
 
 from benchmarks import models
 from benchmarks.cases import METHODS, NVGEMM_METHODS, Case, Extents, Row

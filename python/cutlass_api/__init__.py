@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cutlass_api import (
     _checks,
     _core,
-    _stand_in,
+    _cutlass_stub,
     arguments,
     artifact,
     config,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from cutlass_api.tuning import autotuned as autotuned
 
 _checks.warn_of_other_owners()
-_stand_in.install()
+_cutlass_stub.install()
 
 
 #: The functions that this package exports from modules that it imports at first use.

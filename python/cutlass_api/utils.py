@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from cutlass_api import _core, _stand_in
+from cutlass_api import _core, _cutlass_stub
 from cutlass_api._core import DType, Status, TensorWrapper
 from cutlass_api.config import GlobalOptions
 from cutlass_api.typing import NumericLike, TensorLike
@@ -126,7 +126,7 @@ def to_cutlass_type(dtype: NumericLike) -> Any:
     installed ``cutlass`` lacks the class, returns a ``DType``, which equals classes of that name.
     Raises TypeError for a type that no kernel supports.
     """
-    import cutlass  # NVIDIA's package, or the stand-in
+    import cutlass  # NVIDIA's package, or the stub
 
     known = DType(dtype)
     return getattr(cutlass, _CUTLASS_CLASSES[known.name], known)
@@ -143,10 +143,10 @@ def cutlass_type_from_torch_type(dtype: Any) -> type:
     import cutlass
 
     name = str(dtype).removeprefix("torch.").removesuffix("_x2").replace("_", "")
-    classes = {known.lower(): known for known in _stand_in.NAMES} | {"bool": "Boolean"}
+    classes = {known.lower(): known for known in _cutlass_stub.NAMES} | {"bool": "Boolean"}
     found = getattr(cutlass, classes.get(name, ""), None)
     if not isinstance(found, type):
-        raise KeyError(f"cutlass has no class for {dtype}; it has {', '.join(_stand_in.NAMES)}")
+        raise KeyError(f"cutlass has no class for {dtype}; it has {', '.join(_cutlass_stub.NAMES)}")
     return found
 
 

@@ -23,7 +23,7 @@ PACKAGES = Path(cutlass_api.__file__).parents[1]
 
 def site_packages(folder: Path, records: dict[str, str]) -> Path:
     """A folder of installed packages: this package, and a RECORD for each distribution."""
-    for package in ("cutlass_api", "rutlass_stand_in"):
+    for package in ("cutlass_api", "nvidia_cutlass_stub"):
         (folder / package).symlink_to(PACKAGES / package)
     for name, record in records.items():
         (folder / f"{name}.dist-info").mkdir()

@@ -215,7 +215,7 @@ def test_a_warm_cache_serves_a_process_that_imports_only_torch(
         print(sys.modules["cutlass"].__file__)
     """
     environment = autoload | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    assert "rutlass_stand_in" in run_python(code, source, timeout=300, **environment)
+    assert "nvidia_cutlass_stub" in run_python(code, source, timeout=300, **environment)
 
 
 def test_a_rendered_module_names_a_missing_kernel() -> None:

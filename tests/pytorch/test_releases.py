@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cutlass_api.inductor
+import nvidia_cutlass_stub
 import pytest
-import rutlass_stand_in
 import torch
-from rutlass_stand_in.releases import INDUCTOR, NVGEMM
+from nvidia_cutlass_stub.releases import INDUCTOR, NVGEMM
 from support.helpers import run_python
 from support.pretended_gpu import lower
 
@@ -169,8 +169,8 @@ def test_an_older_torch_is_refused(version: str, monkeypatch) -> None:
 @pytest.mark.parametrize("version", [*OLDER, *HELD, *NEWER])
 def test_the_stand_in_answers_torch_s_probes_where_nvgemm_is_ours(version, monkeypatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
-    assert rutlass_stand_in.is_wanted(is_probe=True) == NVGEMM.holds(version)
-    assert rutlass_stand_in.is_wanted(is_probe=False)
+    assert nvidia_cutlass_stub.is_wanted(is_probe=True) == NVGEMM.holds(version)
+    assert nvidia_cutlass_stub.is_wanted(is_probe=False)
 
 
 #: A torch of a version in which modules are gone for our packages: their import fails.
@@ -180,7 +180,7 @@ GONE = """
 
     def import_(name, globals=None, *rest, **named):
         importer = (globals or {}).get("__name__", "").partition(".")[0]
-        if importer in ("cutlass_api", "rutlass_stand_in") and name.startswith(tuple(gone)):
+        if importer in ("cutlass_api", "nvidia_cutlass_stub") and name.startswith(tuple(gone)):
             raise ImportError(f"{name} is gone")
         return import_before(name, globals, *rest, **named)
 

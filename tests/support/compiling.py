@@ -60,7 +60,7 @@ def fake_grouped_gemm(sides, layout, operands, controls):
 
 def without_packages(tmp_path):
     """The environment and the flags of a process that sees no other distribution."""
-    for package in (PACKAGE, PACKAGE.with_name("rutlass_stand_in")):
+    for package in (PACKAGE, PACKAGE.with_name("nvidia_cutlass_stub")):
         (tmp_path / package.name).symlink_to(package)
     return {
         "flags": ("-S",),

@@ -11,7 +11,7 @@ from unittest import mock
 import cutlass_api
 import pytest
 import torch
-from rutlass_stand_in.releases import NVGEMM
+from nvidia_cutlass_stub.releases import NVGEMM
 
 if not NVGEMM.holds(torch.__version__):
     newest = "{}.{}.0".format(*NVGEMM.last)

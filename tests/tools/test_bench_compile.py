@@ -13,7 +13,7 @@ import pytest
 import torch
 from cutlass_api.bench import options as types
 from cutlass_api.bench.generated_code import called_kernels
-from rutlass_stand_in.releases import NVGEMM
+from nvidia_cutlass_stub.releases import NVGEMM
 from support import benches
 from support.benches import run
 from torch.nn import functional

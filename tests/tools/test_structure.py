@@ -26,13 +26,13 @@ PYTHON_FLOORS = [
     {"weights"},
     {"providers", "profiling", "manifest"},
     {"cuda", "explanation", "tuning", "utils"},
-    {"metadata", "inspection", "_stand_in"},
+    {"metadata", "inspection", "_cutlass_stub"},
     {"_batches", "_checks", "_dtypes", "_import_hooks", "_log", "_progress", "_ranges", "_tables"},
     {"arguments", "artifact", "config", "fusion", "kernel", "library", "status", "typing"},
     {"_core"},
 ]
 #: Imports that run up, each with its reason.
-UPWARDS = {("_stand_in", "inductor"): "in a process that has already imported Inductor"}
+UPWARDS = {("_cutlass_stub", "inductor"): "in a process that has already imported Inductor"}
 #: The folders of kernels/ from the top; files beside them come first.
 KERNEL_FLOORS = ["", "ladder", "sm90", "skinny", "quantize", "common"]
 #: Folders of src/kernel/ that import folders which import them.

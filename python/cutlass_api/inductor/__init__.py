@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from rutlass_stand_in.releases import INDUCTOR
+from nvidia_cutlass_stub.releases import INDUCTOR
 
 
 @dataclass(frozen=True)

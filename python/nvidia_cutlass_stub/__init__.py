@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's ``cutlass`` package, for code that uses its names of element types.
+"""A stub of NVIDIA's ``cutlass`` package, for code that uses its names of element types.
 
 Code that PyTorch's NVGEMM backend generates contains ``import cutlass`` and
 ``accumulator_type=cutlass.Float32``. :func:`install` adds a finder that serves this import if no
@@ -16,7 +16,7 @@ from importlib import abc, util
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from rutlass_stand_in.releases import NVGEMM
+from nvidia_cutlass_stub.releases import NVGEMM
 
 #: The classes of NVIDIA's package that torch's code generation uses.
 NAMES = (
@@ -41,13 +41,13 @@ NAMES = (
 
 
 class Finder:
-    """Finds the stand-in, after the finders of installed packages."""
+    """Finds the stub, after the finders of installed packages."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of the stand-in; None for other modules, and where the stand-in is of no use.
+        """The spec of the stub; None for other modules, and where the stub is of no use.
 
         Raises ModuleNotFoundError if a submodule is imported.
         """
@@ -68,7 +68,7 @@ class Finder:
 
 
 class Loader(abc.Loader):
-    """Fills the stand-in."""
+    """Fills the stub."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = "Element types with the names of NVIDIA's cutlass, from cutlass_api."
@@ -78,9 +78,9 @@ class Loader(abc.Loader):
 
 
 def explanation() -> str:
-    """What the stand-in is, and what to install in its place."""
+    """What the stub is, and what to install in its place."""
     return (
-        "this cutlass is the stand-in of rutlass, which has element types only. For the CuTe DSL, "
+        "this cutlass is the stub of rutlass, which has element types only. For the CuTe DSL, "
         "install NVIDIA's package: pip install nvidia-cutlass-dsl"
     )
 

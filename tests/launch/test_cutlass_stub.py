@@ -1,12 +1,12 @@
-"""The stand-in for NVIDIA's cutlass: who finds it, and what it says."""
+"""The stub of NVIDIA's cutlass: who finds it, and what it says."""
 
 import cutlass
 import pytest
 import torch
-from rutlass_stand_in.releases import NVGEMM
+from nvidia_cutlass_stub.releases import NVGEMM
 from support.helpers import run_python
 
-if type(cutlass.__loader__).__module__ != "rutlass_stand_in":
+if type(cutlass.__loader__).__module__ != "nvidia_cutlass_stub":
     pytest.skip(f"{cutlass.__file__} is installed", allow_module_level=True)
 
 #: PyTorch whose NVGEMM backend imports cutlass_api.
@@ -15,7 +15,7 @@ is_served = pytest.mark.skipif(
 )
 
 
-def test_the_stand_in_is_found_as_torch_looks_for_it():
+def test_the_stub_is_found_as_torch_looks_for_it():
     code = """
         import importlib.util
         assert importlib.util.find_spec("cutlass_api") is not None
@@ -67,7 +67,7 @@ def test_a_real_cutlass_is_not_shadowed(tmp_path, autoload, first):
         "from cutlass.cute.runtime import from_dlpack",
     ],
 )
-def test_what_the_stand_in_lacks_is_named_with_what_to_install(statement):
+def test_what_the_stub_lacks_is_named_with_what_to_install(statement):
     code = f"""
         import importlib.util
         import cutlass_api
@@ -96,11 +96,11 @@ def test_torch_looks_again_after_the_package_is_imported():
 
 
 @is_served
-def test_a_process_that_imports_only_torch_finds_the_stand_in(autoload):
+def test_a_process_that_imports_only_torch_finds_the_stub(autoload):
     code = """
         import importlib.util, sys
         import torch
-        assert "rutlass_stand_in" in sys.modules and "cutlass_api" not in sys.modules
+        assert "nvidia_cutlass_stub" in sys.modules and "cutlass_api" not in sys.modules
         # Other libraries find NVIDIA's package or none.
         assert importlib.util.find_spec("cutlass") is None
         from torch._inductor.utils import ensure_cute_available, ensure_nv_universal_gemm_available
@@ -115,7 +115,7 @@ def test_a_process_that_imports_only_torch_finds_the_stand_in(autoload):
 
 
 @pytest.mark.skipif(NVGEMM.holds(torch.__version__), reason="NVGEMM imports cutlass_api")
-def test_later_torch_does_not_take_the_stand_in_for_the_cute_dsl(autoload):
+def test_later_torch_does_not_take_the_stub_for_the_cute_dsl(autoload):
     code = """
         import torch, cutlass_api
         from torch._inductor.utils import ensure_cute_available
@@ -131,14 +131,14 @@ def test_the_entry_point_costs_nothing(autoload):
     code = """
         import sys
         import torch
-        ours = {"rutlass_stand_in", "rutlass_stand_in.releases"}
+        ours = {"nvidia_cutlass_stub", "nvidia_cutlass_stub.releases"}
         before = set(sys.modules) - ours
         for name in ours:
             sys.modules.pop(name)
-        import rutlass_stand_in
-        rutlass_stand_in.install()
+        import nvidia_cutlass_stub
+        nvidia_cutlass_stub.install()
         finders = [finder.__module__ for finder in sys.meta_path]
-        assert finders.count("rutlass_stand_in") == 1, finders
+        assert finders.count("nvidia_cutlass_stub") == 1, finders
         assert set(sys.modules) - before == ours
     """
     run_python(code, **autoload)

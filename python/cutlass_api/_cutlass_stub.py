@@ -1,17 +1,17 @@
-"""Makes ``import cutlass`` work where NVIDIA's package is not installed (``rutlass_stand_in``)."""
+"""Serves ``import cutlass`` where NVIDIA's package is missing (``nvidia_cutlass_stub``)."""
 
 import sys
 
-import rutlass_stand_in
-from rutlass_stand_in import NAMES
-from rutlass_stand_in.releases import NVGEMM
+import nvidia_cutlass_stub
+from nvidia_cutlass_stub import NAMES
+from nvidia_cutlass_stub.releases import NVGEMM
 
 
 def install() -> None:
-    """Installs the stand-in for ``cutlass``, if ``import torch`` has not done so, and then makes
+    """Installs the stub for ``cutlass``, if ``import torch`` has not done so, and then makes
     torch look for both packages again: it keeps the answer to its first look.
     """
-    is_new = rutlass_stand_in.install()
+    is_new = nvidia_cutlass_stub.install()
     torch = sys.modules.get("torch")
     has_looked = "torch._inductor.utils" in sys.modules
     if is_new and has_looked and NVGEMM.holds(getattr(torch, "__version__", "")):
