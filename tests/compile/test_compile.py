@@ -18,16 +18,17 @@ ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_1
 def parts(kernel, cc):
     """What a sample must contain at least once. On Hopper: types, layouts, and together what
     decides a program's registers. The other properties of sm90's designs occur apart from the tile.
-    Elsewhere: types. On the first and the last capability, which share no machine code, also
-    layouts, and each design that sums up 16-bit products in float32 and stores them so: it has code
-    of its own there, and the fewest registers to spare.
+    Elsewhere: families and, where conversions have code of their own, types. On the first and the
+    last capability, which share no machine code, also layouts, and each design that sums up 16-bit
+    products in float32 and stores them so: it has code of its own there, and the fewest registers
+    to spare.
     """
     operands, family, design = kernel.metadata.operands, type(kernel), kernel.metadata.design
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
     layout = tuple(getattr(operands, name).stride for name in types)
     operation = type(operands)
     if cc != 90:
-        found = {(family, types["A"])}
+        found = {(family, types["A"] if cc not in (86, 100) else None)}
         if cc not in (80, 120):
             return found
         found.add((family, operation, layout))
@@ -40,13 +41,12 @@ def parts(kernel, cc):
     found |= {(family, types["A"], types["B"]), (family, layout)}
     if not isinstance(design, Sm90DesignMetadata):
         return found | {(family, operation, types["accumulator"], design)}
-    tile = design.tile_shape[:2], design.schedule, design.consumers, design.swapped
+    tile = design.tile_shape[:2], design.schedule, design.consumers
     widths = operands.A.dtype.width, operands.B.dtype.width
-    cluster = design.cluster_shape, design.split, design.over_grid, design.swapped
+    cluster = design.cluster_shape, design.split, design.over_grid
     return found | {
         # Row-major and column-major outputs are stored by different code.
         (operation, types["accumulator"], tile, operands.out.stride),
-        (operation, types["accumulator"], tile, design.split > 1),
         (operation, widths, tile),
         (operation, cluster, design.fast_sums),
         (operation, design.packed, design.load_bytes, design.swapped),

@@ -1,10 +1,9 @@
 """Kernels with a fused epilogue, compiled for every architecture without a GPU."""
 
-from math import prod
-
 import cutlass_api
 import pytest
 import torch
+from support.compiling import check_code, demanding
 from support.epilogues import CASES, REDUCTIONS, fake_fused, fused, shape_of
 from support.helpers import fake, run_python, spilled_bytes
 
@@ -48,9 +47,9 @@ def compile_families(arguments, cc):
     "cc, dtype, out_dtype, accumulator",
     [
         (cc, *types)
-        for cc in (80, 86, 89, 90, 100, 120)
+        for cc in (80, 89, 90, 120)
         # Elsewhere, float16, and float8, which not every capability converts by instructions.
-        for types in (COMPILED if cc in (80, 90) else [COMPILED[0], COMPILED[5]])
+        for types in (COMPILED if cc == 90 else [COMPILED[0], COMPILED[5]])
     ],
     ids=str,
 )
@@ -97,7 +96,7 @@ REDUCED = [
 @pytest.mark.usefixtures("tf32_allowed")
 @pytest.mark.parametrize(
     "cc, dtype, accumulator",
-    [(cc, *types) for cc in (80, 90) for types in REDUCED] + [(120, *REDUCED[0])],
+    [(90, *types) for types in REDUCED] + [(80, *REDUCED[0]), (120, *REDUCED[0])],
     ids=str,
 )
 def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
@@ -153,11 +152,7 @@ def test_kernels_of_two_products_spill_nothing(m):
         design = kernel.metadata.design
         designs.setdefault((design.swapped, design.tile_shape, design.split), kernel)
     assert len(designs) > 20 and {design[0] for design in designs} == {False, True}
-    # Those with the most sums a thread first.
-    chosen = sorted(designs.values(), key=lambda kernel: -prod(kernel.metadata.design.tile_shape))
-    for kernel in [*chosen[:4], *chosen[4::6]]:
-        program = kernel.compile(args, cc=90).compiled_obj
-        assert spilled_bytes(program) == 0, kernel
+    check_code(demanding(designs.values(), 12), args)
 
 
 def test_an_artifact_of_two_products_finds_its_kernel():

@@ -46,4 +46,4 @@ def test_a_grid_split_reduces_each_share_once_and_in_order(tmp_path: Path) -> No
 
 
 def test_no_stage_is_filled_while_a_consumer_reads_it(tmp_path: Path) -> None:
-    run_on_cpu(tmp_path, "pipeline", "sm90/boxes.cuh", ["common/tma.cuh"], 1000)
+    run_on_cpu(tmp_path, "pipeline", "sm90/boxes.cuh", ["common/tma.cuh"], 400)

@@ -138,12 +138,14 @@ def product(case: Case, m: int, n: int, k: int) -> Product:
     return Product(args, case.slack, out, expected)
 
 
-def failures_of(name: str, shape: tuple[int, int, int], step: int = 1) -> Iterator[str]:
+def failures_of(
+    name: str, shape: tuple[int, int, int], first: int = 0, step: int = 1
+) -> Iterator[str]:
     """What is wrong with every ``step``-th kernel of a case."""
     case = product(CASES[name], *shape)
     kernels = cutlass_api.get_kernels(case.args)
     assert kernels, f"no kernel for {name}"
-    for kernel in kernels[::step]:
+    for kernel in kernels[first % step :: step]:
         case.out.fill_(torch.nan)
         kernel.run(case.args)
         memory.synchronize()

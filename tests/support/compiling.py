@@ -1,6 +1,7 @@
 """Compilation in processes without packages, and checks of code."""
 
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 
 import cutlass_api
@@ -71,10 +72,16 @@ def without_packages(tmp_path):
     }
 
 
-def check_code(kernels, args):
+def demanding(kernels, step):
+    """The four kernels with the most sums a thread, and every ``step``-th of the others."""
+    kernels = sorted(kernels, key=lambda kernel: -prod(kernel.metadata.design.tile_shape))
+    return [*kernels[:4], *kernels[4::step]]
+
+
+def check_code(kernels, args, cc=90):
     """Asserts that the kernels compile without a warning and spill no register."""
     with ThreadPoolExecutor() as pool:
-        artifacts = list(pool.map(lambda kernel: kernel.compile(args, 90), kernels))
+        artifacts = list(pool.map(lambda kernel: kernel.compile(args, cc), kernels))
     for kernel, artifact in zip(kernels, artifacts, strict=True):
         program = artifact.compiled_obj
         assert program.log == "", kernel.metadata.kernel_name

@@ -76,7 +76,7 @@ def is_wrong(kernel: Kernel, args: object, out: torch.Tensor, expected: torch.Te
 
 def block_scales() -> None:
     """Scales and zero points of blocks along K: blocks larger and smaller than tiles, partial
-    blocks, matrices, batches and groups. Every kernel with the first scales, unpacked, a sixth of
+    blocks, matrices, batches and groups. Every kernel with the first scales, unpacked, a tenth of
     them with the others.
     """
     failures = []
@@ -132,7 +132,7 @@ def block_scales() -> None:
             kernels = [x for x in kernels if family_of(x) == "sm90" and not packs(x)]
             assert kernels, (at, kind, k)
         every = at == 0 and k == PARTIAL
-        for kernel in kernels if every else kernels[(at + turn) % 3 :: 6]:
+        for kernel in kernels if every else kernels[(at + turn) % 3 :: 10]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {kind} {k} {at}")
     finish(failures)
@@ -161,7 +161,7 @@ def grouped_scales() -> None:
         expected = torch.cat([left[:20] @ right[0], left[20:131] @ right[2]])
         kernels = [x for x in cutlass_api.get_kernels(args) if family_of(x) == "sm90"]
         assert kernels, shapes
-        for kernel in kernels[at // 2 % 2 :: 2]:
+        for kernel in kernels[at // 2 % 4 :: 4]:
             out[131:] = torch.nan
             if is_wrong(kernel, args, out[:131], expected) or not out[131:].isnan().all():
                 failures.append(f"{kernel.metadata.kernel_name}, {shapes}")
@@ -244,7 +244,7 @@ def sums_with_factors() -> None:
         ]
         kernels.sort(key=lambda kernel: kernel.metadata.kernel_name)
         assert kernels, (at, kind)
-        for kernel in kernels[(at + turn) % 7 :: 14]:
+        for kernel in kernels[(at + turn) % 7 :: 24]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {kind} {at}")
     finish(failures)
@@ -348,7 +348,7 @@ INTEGER_SCALES = [
 def integer_scales() -> None:
     """Scales and zero points of the integers of mixed products, by the kernels that convert them in
     registers: partial blocks along K, rows outside the operands. All designs with the first types
-    and with packed integers of either operand, a fourth of them with the others.
+    and an eighth of them, or a fourth of those with packed integers, with the others.
     """
     failures = []
     for at, (types, dtype, zeros, (rows, depth), is_k_major, batch, (m, n, k)) in enumerate(
@@ -384,7 +384,7 @@ def integer_scales() -> None:
         args = arguments.GemmArguments(a, b, out, "float32", epilogue=epilogue)
         kernels = [k for k in cutlass_api.get_kernels(args) if family_of(k) == "sm90"]
         assert kernels, at
-        some = kernels[at % 3 :: 4] if is_k_major else kernels[at % 2 :: 2]
+        some = kernels[at % 8 :: 8] if is_k_major else kernels[at % 4 :: 4]
         for kernel in kernels if at == 0 else some:
             out.fill_(torch.nan)
             kernel.run(args)
