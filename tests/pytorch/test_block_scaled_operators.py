@@ -55,6 +55,20 @@ def test_scaled_mm_of_blocks(rows, columns, k, out_dtype, device):
 
 
 @devices
+@pytest.mark.parametrize("rows, columns", [(1, 128), (128, 1), (128, 128)])
+@pytest.mark.parametrize("k", [300, 32])
+def test_scales_of_blocks_in_e8m0(rows, columns, k, device):
+    a, b = float8(M, k, device=device), float8(N, k, device=device).t()
+    scale_a = factors(*blocks((M, k), (rows, 128)), device=device, dtype=E8M0)
+    scale_b = factors(*blocks((N, k), (columns, 128)), device=device, dtype=E8M0).t()
+    expected = scaled_mm(a, b, scale_a.float(), scale_b.float())
+    assert torch.equal(scaled_mm(a, b, scale_a, scale_b), expected)
+    assert torch.equal(scaled_mm(a, b, scale_a, scale_b.float()), expected)
+    compiled = torch.compile(scaled_mm, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(a, b, scale_a, scale_b), expected)
+
+
+@devices
 @depths
 def test_scales_of_blocks_beside_others(k, device):
     a, b = float8(M, k, device=device), float8(N, k, device=device).t()
@@ -324,8 +338,9 @@ REFUSALS = {
         A8, B8, torch.ones(4, 3, device="meta"), ONE
     ),
     r"scaled_mm: scale_a has shape \[4, 9\]; pass one for each block of 1 x 32, of shape "
-    r"\[4, 10\], or swizzled in tiles of 128 x 4, of shape \[1536\]": lambda: scaled_mm(
-        A8, B8, factors(4, 9, dtype=E8M0), ONE
+    r"\[4, 10\], or swizzled in tiles of 128 x 4, of shape \[1536\], or one for each block of "
+    r"1 x 128, of shape \[4, 3\], or one for each block of 128 x 128, of shape \[1, 3\]": lambda: (
+        scaled_mm(A8, B8, factors(4, 9, dtype=E8M0), ONE)
     ),
     r"scaled_mm: scale_a has shape \[1536\], but A with shape \[4, 300\] takes scales of shape "
     r"\[128, 12\], contiguous and padded to tiles of 128 x 4": lambda: scaled_mm(

@@ -67,6 +67,18 @@ def test_integers_behind_a_product_of_integers_are_not_fused(enabled) -> None:
         assert "mm_epilogue" not in str(lower(function, [a, b]).graph)
 
 
+def test_scales_of_blocks_in_e8m0_call_the_operator(enabled) -> None:
+    a, b = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((64, 256), (96, 256)))
+    row, block = torch.rand(64, 2), torch.tensor([[1.0, 2.0]]).to(torch.float8_e8m0fnu)
+
+    def function(a, b, row, block):
+        return cutlass_api.scaled_mm(a, b.t(), row, block.t())
+
+    lowered = lower(function, inputs := [a, b, row, block])
+    assert "cutlass_api.scaled_mm" in lowered.call
+    assert torch.equal(run_on_the_cpu(lowered, inputs), function(*inputs))
+
+
 MIXED: dict[str, Callable[..., torch.Tensor]] = {
     "weight": lambda x, w: x @ w.to(x.dtype),
     "transposed": lambda x, w: F.linear(x, w.mT.to(x.dtype)),

@@ -41,7 +41,8 @@ def scaled_mm(
     - Either may be float8_e8m0fnu (MXFP8), with one scale for each 32 elements along K: as a matrix
       (M, ceil(K / 32)), or (ceil(K / 32), N) for ``b``; or as a vector, swizzled and padded as
       ``torch._scaled_mm`` takes it. A matrix is never swizzled: flatten it. A batch of L vectors
-      has shape (L, 1, length).
+      has shape (L, 1, length). Or with one for each block of 128, as in float32, to which each call
+      converts them.
     - ``out_dtype``: bfloat16, float16, float32, float8_e4m3fn or float8_e5m2. None: that of ``a``.
     - ``bias``: shape (N,) or (1, N), in any float dtype; behind a batch dimension, one a product.
     - ``scale_result``: one float32 factor of a float8 output, as on a GPU in torch. Other outputs

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutlass_api._dtypes import E8M0, FLOAT8, INT8
+from cutlass_api._dtypes import FLOAT8, INT8
 from cutlass_api.ops import _dense, _epilogues, _labels, _vmap
 from cutlass_api.ops._grouped import check_offsets, grouped_flops
 from cutlass_api.ops._labels import SUMS, Blocks, Labels, Product, Rule, Spec, broadcast, dtype_of
@@ -14,6 +14,7 @@ from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative, Op
 from cutlass_api.ops._scales import (
     add_bias,
     check_factor,
+    find_scales,
     grouped_operands,
     mixed_layout,
     mixed_operands,
@@ -22,10 +23,11 @@ from cutlass_api.ops._scales import (
 )
 from cutlass_api.weights._scales import (
     BLOCK,
-    OF_FLOAT8,
     TENSOR,
     WIDE_BLOCK,
     find,
+    is_widened,
+    of_float8,
     shape_of_one,
 )
 
@@ -93,9 +95,9 @@ def scaled_mm(
     scale_a: one float32 factor, one per row, (M, 1), or one per block of 1 x 128 or 128 x 128
     elements of A. scale_b: one, one per column, (1, N), or one per block of 128 x 1 or 128 x 128
     elements of B. Either in float8_e8m0fnu: one per 32 elements along K, as a matrix, or swizzled,
-    as a vector. Matrices of scales may have the batch dimension. scale_result: a factor of an
-    output in float8. out_dtype: by default that of A. use_fast_accum: whether sums may keep 14
-    bits.
+    as a vector; or one per block of 128, which is converted to float32. Matrices of scales may have
+    the batch dimension. scale_result: a factor of an output in float8. out_dtype: by default that
+    of A. use_fast_accum: whether sums may keep 14 bits.
     """
     check_float8("scaled_mm", A, B)
     shape = product_shape("scaled_mm", A, B)
@@ -196,7 +198,11 @@ def mixed_lowering(call: Call) -> Lowering | None:
     return Lowering(["scale"], _epilogues.scaled(*named, blocks=blocks), call.out_dtype)
 
 
-def scaled_lowering(call: Call) -> Lowering:
+def scaled_lowering(call: Call) -> Lowering | None:
+    batch = batch_of(call.A, call.B)
+    for factor, scale, matrix in (("a", call.scale_a, call.A), ("b", call.scale_b, call.B)):
+        if is_widened(find_scales("scaled_mm", factor, scale, matrix, call.A, batch)):
+            return None  # the operator converts the scales
     dtype = call.out_dtype or call.A.dtype
     named, blocks = scaled_operands("scaled_mm", call.A, call.B, call.scale_a, call.scale_b, None)
     names = [*named, *(["bias"] if call.bias is not None else [])]
@@ -260,7 +266,7 @@ def scale_labels(
     """The labels of the scales of a factor of one product. Adds the extents of their blocks."""
     is_a, outer = factor == "a", "m" if factor == "a" else "n"
     rank = len(shape_of_one(scale, batch))
-    served = [each for each in OF_FLOAT8 if (each.dtype is E8M0) == (dtype_of(scale) is E8M0)]
+    served = of_float8(dtype_of(scale))
     found = find(served, scale, batch, extents[outer], extents["k"], is_a)
     if found is None or found == TENSOR:
         return (None,) * rank

@@ -24,6 +24,8 @@ from cutlass_api.weights._scales import (
     WIDE_BLOCK,
     Scales,
     find,
+    is_widened,
+    of_float8,
     oriented,
     shape_of_one,
 )
@@ -146,20 +148,21 @@ def find_scales(
     name, is_a = f"scale_{factor}", factor == "a"
     outer, depth = oriented(matrix.shape[-2], matrix.shape[-1], is_a)
     is_mx = scale.dtype is E8M0 and served is OF_FLOAT8
-    served = [each for each in served if (each.dtype is E8M0) == is_mx]
+    served = of_float8(scale.dtype) if served is OF_FLOAT8 else served
     found = find(served, scale, batch, outer, depth, is_a)
     if found is None:
         plain = {each: each.shape(outer, depth, is_a) for each in served}
         if not is_mx:
             shapes = {each.name(is_a): [plain[each]] for each in served if each != TENSOR}
             raise refuse_shape(operator, name, scale, shapes, batch)
-        block, tiles = served
+        block, tiles, *wide = served
         (padded,) = plain[tiles]
         raise refuse(
             operator,
             f"{name} has shape {list(scale.shape)}; pass one for each {block.name(is_a)}, of shape "
             f"{list(plain[block])}, or swizzled in tiles of 128 x 4, of shape [{padded}]"
-            + ("" if batch is None else f", or [{batch}, 1, {padded}]"),
+            + ("" if batch is None else f", or [{batch}, 1, {padded}]")
+            + listed({each.name(is_a): [plain[each]] for each in wide}),
         )
     check_kind(operator, name, scale, A, (found.dtype,))
     return found
@@ -193,6 +196,8 @@ def add_scales(
 ) -> None:
     """Adds the scales of a factor to the operands, and to the blocks if they vary along K."""
     found = find_scales(operator, factor, scale, matrix, A, batch)
+    if is_widened(found):
+        scale = scale.float()
     if found.varies_along_k:
         blocks[factor] = found.arguments(factor)
     operands[f"scale_{factor}"] = scale if found.varies_along_k else scalar_as_vector(scale)

@@ -99,6 +99,18 @@ MX_SWIZZLED = MX._replace(is_swizzled=True)
 #: The scales of integer products and of float8 products.
 OF_INTEGERS = (TENSOR, ROW)
 OF_FLOAT8 = (TENSOR, ROW, BLOCK, WIDE_BLOCK, MX, MX_SWIZZLED)
+#: Scales of float8 products in float8_e8m0fnu. Those of blocks of 128 are converted to float32.
+IN_E8M0 = (MX, MX_SWIZZLED, *(each._replace(dtype=E8M0) for each in (BLOCK, WIDE_BLOCK)))
+
+
+def of_float8(dtype: Any) -> tuple[Scales, ...]:
+    """The scales of float8 products in this dtype, or in float32."""
+    return IN_E8M0 if dtype is E8M0 else tuple(x for x in OF_FLOAT8 if x.dtype is not E8M0)
+
+
+def is_widened(scales: Scales) -> bool:
+    """Whether scales are converted to float32, which is exact."""
+    return scales.dtype is E8M0 and scales.depth != MX.depth
 
 
 def find(
