@@ -15,8 +15,6 @@ mod run;
 mod scales;
 mod scratch;
 mod support;
-#[cfg(test)]
-mod tests;
 
 pub use compare::{Difference, Tolerance, first_difference};
 pub use error::ReferenceError;

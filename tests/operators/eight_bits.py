@@ -85,9 +85,14 @@ def scaled_samples(t: Callable[..., Tensor]) -> Any:
     yield a, b, s(6, 1), s(1, 5), t(5, dtype=F32), None, F32
     yield a, b, s(6, 2), s(2, 5), None, None, BF16
     yield a, b, s(1, 2), s(2, 1), t(5, dtype=BF16), None, F32, True
+    yield a, b, s(6, 2), s(1, 5), None, None, F32
+    yield a, b, s(6, 1), s(2, 5), None, None, F32
     yield a, b, s(1), s(1), None, s(1) / 64, E5M2
     yield t(2, 3, 4), t(2, 4, 3), s(2, 3, 1), s(1), None, None, F32
-    yield t(3, 4), t(4, 2), s(3, 1), s(1, 2), None, None, F32
+    yield t(3, 4), t(4, 2, dtype=E5M2), s(3, 1), s(1, 2), t(2, dtype=F32), s(1), F16
+    yield t(3, 39), t(39, 2, dtype=E4M3), s(3, 1), s(), None, s(1) / 64, E4M3, True
+    yield t(1, 3, 4), t(2, 4, 3), s(3, 1), s(2, 1, 3), t(3, dtype=F32), None, F32
+    yield t(3, 4), t(2, 4, 3), s(2, 1, 1), s(1, 1, 3), None, None, F32
 
 
 # ---- integers ------------------------------------------------------------------------------------
@@ -125,7 +130,9 @@ def int8_samples(t: Callable[..., Tensor]) -> Any:
     yield a, b, power(4, 1), power(1, 3)
     yield a, b, power(1), None, t(3, dtype=F32).round(), F32
     yield a, b, None, power(1), t(3, dtype=BF16), F16
+    yield a, t(7, 3, dtype=U8, low=0), power(1, 1), power(1, 3), t(3, dtype=torch.int32), F32
     yield t(2, 4, 7), t(7, 3), power(2, 4, 1)
+    yield a, t(2, 7, 3), power(2, 1, 1), power(2, 1, 3), t(3, dtype=F32).round(), F32
 
 
 def int8_output_samples(t: Callable[..., Tensor]) -> Any:
@@ -133,6 +140,7 @@ def int8_output_samples(t: Callable[..., Tensor]) -> Any:
     yield t(4, 7), t(7, 3), quarter, None, None, I8, t(3, dtype=I8)
     yield t(4, 7), t(7, 3), quarter, quarter, None, U8
     yield t(2, 4, 7), t(7, 3)
+    yield t(4, 7, dtype=U8, low=0), t(7, 3), None, None, t(3, dtype=torch.int32)
 
 
 def mixed_exact(
@@ -160,7 +168,8 @@ def mixed_samples(t: Callable[..., Tensor]) -> Any:
     yield t(4, 7, dtype=U8, low=0), t(7, 3), t(3, dtype=F32)
     yield t(4, 7), t(7, 3, dtype=U8, low=0), t(1, 3), F32
     yield t(4, 7), t(7, 3, dtype=I8), t(4, 1, dtype=F32)
-    yield t(2, 4, 7), t(7, 3, dtype=I8), t(1, dtype=F32)
+    yield t(2, 4, 7), t(7, 3, dtype=I8), t(1, dtype=BF16)
+    yield t(4, 39), t(39, 3, dtype=I8), t(dtype=F16), F32
 
 
 def mixed_group_samples(t: Callable[..., Tensor]) -> Any:

@@ -17,7 +17,6 @@ from support.eight_bits import (
     BOTH,
     E4M3,
     E8M0,
-    K,
     M,
     N,
     assert_close,
@@ -70,23 +69,6 @@ def test_scales_of_blocks_in_e8m0(rows, columns, k, device):
 
 @devices
 @depths
-def test_scales_of_blocks_beside_others(k, device):
-    a, b = float8(M, k, device=device), float8(N, k, device=device).t()
-    block_a, block_b = factors(M, 3, device=device), factors(3, 2, device=device)
-    left = a.double() * spread(block_a, 1, 128, (M, k))
-    right = b.double() * spread(block_b, 128, 128, (k, N))
-    half = torch.tensor(0.5, device=device)
-    column, row = factors(1, N, device=device), factors(M, 1, device=device)
-    for scales, expected in [
-        ((block_a, half), 0.5 * (left @ b.double())),
-        ((block_a, column), (left @ b.double()) * column),
-        ((row, block_b), (a.double() @ right) * row),
-    ]:
-        assert_close(scaled_mm(a, b, *scales, torch.float32), expected)
-
-
-@devices
-@depths
 def test_scaled_mm_of_mxfp8(k, device):
     a, b = float8(M, k, device=device), float8(N, k, device=device).t()
     scale_a = factors(M, 10, dtype=E8M0, device=device)
@@ -96,31 +78,6 @@ def test_scaled_mm_of_mxfp8(k, device):
     assert_close(plain, expected)
     tiles = swizzled(scale_a), swizzled(scale_b.t().contiguous())
     assert torch.equal(scaled_mm(a, b, *tiles, torch.float32), plain)
-
-
-@devices
-@pytest.mark.parametrize("batch_a, batch_b", [((3,), ()), ((), (3,)), ((3,), (3,))])
-def test_scaled_mm_of_batches(batch_a, batch_b, device):
-    a, b = float8(3, M, K, device=device), float8(3, N, K, device=device).mT
-    extents = [((M, 3), (3, 2)), ((2, 3), (3, N))]
-    scales = [
-        (factors(*batch_a, *of_a, device=device), factors(*batch_b, *of_b, device=device))
-        for of_a, of_b in extents
-    ]
-    x = factors(*batch_a, M, 10, dtype=E8M0, device=device)
-    y = factors(*batch_b, 10, N, dtype=E8M0, device=device)
-    for scale_a, scale_b in (*scales, (x, y)):
-        out = scaled_mm(a, b, scale_a, scale_b, torch.float32)
-        for at in range(3):
-            of_a, of_b = (s[at] if s.dim() == 3 else s for s in (scale_a, scale_b))
-            assert torch.equal(out[at], scaled_mm(a[at], b[at], of_a, of_b, torch.float32))
-
-    def vector(scale):
-        if scale.dim() == 2:
-            return swizzled(scale)
-        return torch.stack([swizzled(of.contiguous()) for of in scale])[:, None]
-
-    assert torch.equal(scaled_mm(a, b, vector(x), vector(y.mT.contiguous()), torch.float32), out)
 
 
 # mixed_mm.
@@ -169,16 +126,6 @@ def test_mixed_mm_rounds_dequantized_weights_once(rows, zeros, group, kind, dtyp
     # Of 512 rounding errors of weights, and of the output.
     error = (out.double() - expected).abs().max() / expected.abs().max()
     assert out.dtype is dtype and error <= eps
-
-
-@devices
-@pytest.mark.parametrize("shape", [(), (24,), (1, 24)])
-def test_zero_points_of_columns(shape, device):
-    x, weight = torch.randn(20, 39, device=device).half(), integers(39, 24, device=device)
-    scale, zero = factors(*shape, device=device) / 100, integers(24, device=device)
-    expected = x.double() @ ((weight.double() - zero.double()) * scale.double())
-    out = mixed_mm(x, weight, scale, torch.float32, zero)
-    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-3)
 
 
 # scaled_grouped_mm.
@@ -266,28 +213,6 @@ def test_hopper_multiplies_aligned_operands_by_tensor_cores():
 
 
 # Traces, batches, gradients and refusals.
-
-
-def test_vmap():
-    a, b, scale_a, scale_b = float8(3, 20, 256), float8(256, 24), factors(3, 20, 2), factors(2, 24)
-    ours = torch.vmap(lambda a, s: scaled_mm(a, b, s, scale_b, torch.float32), in_dims=(0, 0))(
-        a, scale_a
-    )
-    each = [scaled_mm(x, b, s, scale_b, torch.float32) for x, s in zip(a, scale_a, strict=True)]
-    assert torch.equal(ours, torch.stack(each))
-    scale = factors(3, 20, 8, dtype=E8M0)
-    tiles = torch.stack([swizzled(each) for each in scale])
-    one = torch.ones(())
-    plain, tiled = (
-        torch.vmap(lambda a, s: scaled_mm(a, b, s, one, torch.float32))(a, given)
-        for given in (scale, tiles)
-    )
-    assert torch.equal(plain, tiled)
-    each = [scaled_mm(x, b, s, one, torch.float32) for x, s in zip(a, scale, strict=True)]
-    assert torch.equal(plain, torch.stack(each))
-    x, w, scale = torch.randn(3, 20, 64).half(), integers(64, 24), factors(4, 24)
-    ours = torch.vmap(lambda x: mixed_mm(x, w, scale))(x)
-    assert torch.equal(ours, torch.stack([mixed_mm(each, w, scale) for each in x]))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 16, 128])

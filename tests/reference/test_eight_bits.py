@@ -2,43 +2,15 @@
 
 import math
 
-import cutlass_api
 import pytest
 import torch
 from cutlass_api import int8_mm, mixed_mm, scaled_mm
 from support.eight_bits import devices, factors, float8, integers
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-FLOATS = [torch.float32, torch.float16, torch.bfloat16]
-RELATIVE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3, E4M3: 0.07, E5M2: 0.13}
-
-
-#: The shapes of scale_a and scale_b for a product of 20 rows and 24 columns.
-SCALES = [((), ()), ((1,), (1,)), ((1, 1), (1, 1)), ((20, 1), (1, 24)), ((20, 1), ())]
-scales = pytest.mark.parametrize("shapes", SCALES, ids=str)
 
 
 # scaled_mm.
-
-
-@devices
-@scales
-@pytest.mark.parametrize("out_dtype", RELATIVE, ids=str)
-@pytest.mark.parametrize("a, b", [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)])
-def test_scaled_mm(shapes, out_dtype, a, b, device):
-    # K is no multiple of 16, which torch requires.
-    a, b = float8(20, 39, dtype=a, device=device), float8(39, 24, dtype=b, device=device)
-    scale_a, scale_b = (factors(*shape, device=device) for shape in shapes)
-    bias = torch.randn(24, device=device)
-    expected = (a.double() @ b.double()) * scale_a * scale_b
-    tolerance = {"rtol": RELATIVE[out_dtype], "atol": 2 * RELATIVE[out_dtype]}
-    out = scaled_mm(a, b, scale_a, scale_b, out_dtype)
-    assert out.dtype == out_dtype
-    torch.testing.assert_close(out.double(), expected, **tolerance)
-    result = torch.tensor(0.5, device=device)
-    out = scaled_mm(a, b, scale_a, scale_b, out_dtype, bias, True, result)
-    factor = 0.5 if out_dtype in (E4M3, E5M2) else 1
-    torch.testing.assert_close(out.double(), (expected + bias) * factor, **tolerance)
 
 
 def test_dtypes_by_default():
@@ -68,37 +40,6 @@ def test_nan_scales_pass_through(device):
 
 
 # int8_mm.
-
-
-@devices
-@pytest.mark.parametrize("a", [torch.int8, torch.uint8])
-@pytest.mark.parametrize("b", [torch.int8, torch.uint8])
-def test_int8_mm(a, b, device):
-    a, b = integers(20, 39, dtype=a, device=device), integers(39, 24, dtype=b, device=device)
-    exact = (a.cpu().int() @ b.cpu().int()).to(device)
-    bias = torch.arange(24, device=device, dtype=torch.int32)
-    assert torch.equal(int8_mm(a, b), exact)
-    # float32 holds these sums.
-    assert torch.equal(int8_mm(a, b, bias=bias), exact + bias)
-    for dtype in FLOATS:
-        assert torch.equal(int8_mm(a, b, out_dtype=dtype), exact.to(dtype))
-
-
-@devices
-@scales
-@pytest.mark.parametrize("out_dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("bias_dtype", [None, torch.float32, torch.bfloat16])
-def test_int8_mm_with_scales(shapes, out_dtype, bias_dtype, device):
-    a, b = integers(20, 39, device=device), integers(39, 24, device=device)
-    scale_a, scale_b = (factors(*shape, device=device) / 100 for shape in shapes)
-    expected = (a.double() @ b.double()) * scale_a * scale_b
-    bias = None
-    if bias_dtype:
-        bias = torch.randn(24, device=device).to(bias_dtype)
-        expected = expected + bias
-    out = int8_mm(a, b, scale_a, scale_b, bias, out_dtype)
-    relative = RELATIVE[out_dtype]
-    torch.testing.assert_close(out.double(), expected, rtol=relative, atol=relative)
 
 
 @devices
@@ -141,20 +82,6 @@ def test_int8_mm_of_operands_with_zero_points():
 # mixed_mm.
 
 
-@devices
-@pytest.mark.parametrize("shape", [(), (1,), (24,), (1, 24), (20, 1)])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("out_dtype", [None, torch.float32])
-def test_mixed_mm(shape, dtype, out_dtype, device):
-    x = torch.randn(20, 39, device=device).bfloat16()
-    weight = integers(39, 24, device=device)
-    scale = (factors(*shape, device=device) / 100).to(dtype)
-    expected = (x.double() @ weight.double()) * scale
-    out = mixed_mm(x, weight, scale, out_dtype)
-    relative = RELATIVE[out_dtype or torch.bfloat16]
-    torch.testing.assert_close(out.double(), expected, rtol=relative, atol=relative)
-
-
 # Batches.
 
 
@@ -187,24 +114,6 @@ BATCHES = [
     ((1, 20, 48), (3, 48, 24)),
 ]
 batches = pytest.mark.parametrize("shapes", BATCHES, ids=str)
-
-
-@devices
-@batches
-@pytest.mark.parametrize("scale_a", [(), (20, 1), (3, 20, 1), (3, 1, 1)], ids=str)
-@pytest.mark.parametrize("scale_b", [(1,), (1, 24), (1, 1, 24), (3, 1, 24)], ids=str)
-def test_batches_of_scaled_products(shapes, scale_a, scale_b, device):
-    scales = [factors(*shape, device=device) for shape in (scale_a, scale_b)]
-    bias = torch.randn(24, device=device)
-
-    def scaled(a, b, scale_a, scale_b):
-        return scaled_mm(a, b, scale_a, scale_b, torch.float32, bias)
-
-    a, b = (float8(*shape, device=device) for shape in shapes)
-    torch.testing.assert_close(scaled(a, b, *scales), of_each(scaled, 3, a, b, *scales))
-    a, b = (integers(*shape, device=device) for shape in shapes)
-    out = int8_mm(a, b, *scales, bias)
-    torch.testing.assert_close(out, of_each(int8_mm, 3, a, b, *scales, bias))
 
 
 @devices
@@ -317,15 +226,3 @@ REFUSALS = {
 def test_refusals(message):
     with pytest.raises(ValueError, match=f"^cutlass_api::{message}"):
         REFUSALS[message]()
-
-
-def test_strided_scales():
-    scale_a, scale_b = factors(8, 2)[::2, 1:], factors(6, 1).mT
-    out = scaled_mm(A8, B8, scale_a, scale_b, torch.float32)
-    expected = (A8.double() @ B8.double()) * scale_a * scale_b
-    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_names():
-    for name in ("scaled_mm", "int8_mm", "mixed_mm"):
-        assert getattr(cutlass_api, name) is getattr(cutlass_api.ops, name)

@@ -96,7 +96,7 @@ def test_odd_extents(dtype, m, n, k, batch):
     assert same(out, exact(a, b, out.dtype))
 
 
-@pytest.mark.parametrize("m, n, k", [(127, 129, 1031), (257, 131, 67)])
+@pytest.mark.parametrize("m, n, k", [(127, 129, 1031), (257, 131, 67), (131, 3, 1027)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int8], ids=str)
 def test_across_tiles(m, n, k, dtype):
     a, b = coarse(m, k, dtype=dtype), coarse(k, n, dtype=dtype)
@@ -301,6 +301,17 @@ def test_elementwise_types(a_dtype, b_dtype, accumulator, out_dtype):
     run(ElementwiseArguments(a, b, out))
     add_into(expected, a, b)
     assert same(out, expected)
+    if a_dtype == out_dtype:
+        run(ElementwiseArguments(a, b, a))
+        assert same(a, expected)
+
+
+@pytest.mark.parametrize("ends, group", [([5, 4], 1), ([5, 11], 1), ([-1, 4], 0)])
+def test_wrong_offsets_are_refused_before_anything_is_written(ends, group):
+    out, offsets = unwritten(10, 5, dtype=torch.float32), torch.tensor(ends, dtype=torch.int32)
+    with pytest.raises(ValueError, match=f"offsets must not decrease .*group {group} "):
+        run(GroupedGemmArguments(coarse(10, 6), coarse(2, 6, 5), out, "float32", offsets))
+    assert out.isnan().all()
 
 
 def test_every_operation_has_every_type():
@@ -324,6 +335,16 @@ def test_an_artifact_is_optional_and_takes_no_compiler():
     assert torch.equal(out, exact(a, a, torch.float32))
     with pytest.raises(ValueError, match="no compiled program"):
         artifact.to_bytes()
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    script = """
+        import hashlib, cutlass_api, numpy
+        generator = numpy.random.default_rng(0)
+        a, b = (generator.random(shape) for shape in ((200, 1500), (1500, 300)))
+        print(hashlib.sha256(cutlass_api.matmul(a, b).tobytes()).hexdigest())
+    """
+    assert len({run_python(script, RAYON_NUM_THREADS=count) for count in "15"}) == 1
 
 
 def test_several_threads():
