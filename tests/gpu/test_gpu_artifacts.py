@@ -2,9 +2,7 @@
 
 import pickle
 
-import cutlass_api
 import pytest
-import torch
 from cutlass_api.artifact import CompiledArtifact
 from support.gpu_helpers import Gemm
 from support.helpers import run_python
@@ -50,38 +48,6 @@ def test_an_artifact_runs_in_another_process(tmp_path) -> None:
     empty = tmp_path / "cache"
     assert run_python(code, path, CUTLASS_API_CACHE_DIR=str(empty)).endswith("done\n")
     assert not empty.exists(), "nothing was compiled"
-
-
-def test_an_artifact_of_another_kernel_is_refused() -> None:
-    gemm = Gemm()
-    other = cutlass_api.get_kernels(gemm.args)[1]
-    with pytest.raises(ValueError, match="another kernel") as caught:
-        gemm.kernel.run(gemm.args, other.compile(gemm.args))
-    assert other.metadata.kernel_name in str(caught.value)
-    torch.cuda.synchronize()
-    assert gemm.out.isnan().all()
-
-
-@pytest.mark.parametrize("assume", [False, True], ids=["checked", "assumed"])
-def test_an_artifact_of_another_architecture_is_refused(assume: bool) -> None:
-    gemm = Gemm()
-    if cutlass_api.utils.device_cc() // 10 == 8:
-        pytest.skip("code for sm_80 runs here")
-    gemm.kernel = next(k for k in cutlass_api.get_kernels(gemm.args) if k.metadata.min_cc == 80)
-    artifact = gemm.kernel.compile(gemm.args, cc=80)
-    assert artifact.compiled_obj.architecture == "sm_80"
-    for candidate in (artifact, CompiledArtifact.from_bytes(artifact.to_bytes())):
-        with pytest.raises(ValueError, match="sm_80"):
-            gemm.kernel.run(gemm.args, candidate, assume_supported_args=assume)
-    torch.cuda.synchronize()
-    assert gemm.out.isnan().all()
-
-
-@pytest.mark.parametrize("artifact", ["text", 7, b"bytes"], ids=repr)
-def test_what_is_no_artifact_is_refused(artifact) -> None:
-    gemm = Gemm()
-    with pytest.raises(TypeError, match="compiled_artifact"):
-        gemm.kernel.run(gemm.args, artifact)
 
 
 def test_without_an_artifact_a_kernel_is_compiled_once_and_kept(tmp_path) -> None:

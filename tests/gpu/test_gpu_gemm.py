@@ -235,20 +235,6 @@ def test_views(types: Types, artifacts) -> None:
 FLOAT32 = Types(torch.float32, torch.float32, torch.float32, torch.float32)
 
 
-def test_tf32_kernels_are_found_only_where_torch_allows_them() -> None:
-    problem = make_problem(FLOAT32, (64, 64, 64), Form(), Form())
-    out = Output(problem.shape, torch.float32, Form())
-    args = GemmArguments(problem.a, problem.b, out.tensor, accumulator_type=torch.float32)
-    with float32_precision("highest"):
-        kernels = cutlass_api.get_kernels(args)
-        assert kernels and not any(rounds_to_tf32(kernel) for kernel in kernels)
-    rounding = [kernel for kernel in GROUPS.get(("sm80", FLOAT32), [])]
-    with float32_precision("high"):
-        assert any(rounds_to_tf32(kernel) for kernel in cutlass_api.get_kernels(args)) == bool(
-            rounding
-        )
-
-
 @pytest.mark.skipif(("sm80", FLOAT32) not in GROUPS, reason="there is no tf32 kernel")
 def test_tf32_over_all_shapes_and_views(artifacts) -> None:
     failures = []

@@ -8,7 +8,7 @@ import cutlass_api
 import torch
 from cutlass_api.fusion import activation as activations
 from cutlass_api.ops import OPS
-from support.operator_calls import BIAS_RELU, MANY, SWIGLU
+from support.operator_calls import BIAS_RELU, MANY, SHAPES, SWIGLU
 from torch import Tensor
 from torch.nn import functional
 
@@ -73,9 +73,13 @@ def fused_samples(t: Make) -> Any:
     yield t(3, 4), t(4, 2), NUMBERS, {"x": t(3, 2), "scale": 0.5, "offset": 3}
     yield t(2, 3, 4), t(4, 2), BIAS_RELU, {"bias": t(2, 1, 2)}
     yield t(2, 1, 3, 4), t(2, 4, 2), BIAS_RELU, {"bias": t(3, 1)}
+    for a, b in SHAPES:
+        out = torch.matmul(torch.empty(a), torch.empty(b))
+        yield t(*a), t(*b), NUMBERS, {"x": t(*out.shape), "scale": 0.5, "offset": 3}
+        yield t(*a), t(*b), NUMBERS, {"x": t(*out.shape[-1:]), "scale": 0.5, "offset": 3}
     if t().device.type == "cpu":
-        yield t(3, 4), t(4, 2), SWIGLU, {"up": t(4, 2)}
-        yield t(2, 3, 4), t(4, 2), SWIGLU, {"up": t(4, 2)}
+        for a, b in SHAPES:
+            yield t(*a), t(*b), SWIGLU, {"up": t(*b)}
 
 
 def activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:

@@ -88,16 +88,6 @@ def test_symbolic_traces_call_matmul():
     torch.testing.assert_close(out, a @ b)
 
 
-def test_symbolic_traces_call_products_of_eight_bits():
-    x, w, s = randn(4, 64).half(), torch.randint(-9, 9, (64, 6)).to(torch.int8), randn(1, 6).abs()
-    args = (w.t(), w, s)
-    graph = torch.fx.symbolic_trace(lambda a, b, s: cutlass_api.int8_mm(a, b, scale_b=s))
-    assert torch.equal(graph(*args), cutlass_api.int8_mm(*args[:2], scale_b=s))
-    graph = torch.fx.symbolic_trace(lambda x: cutlass_api.quantize.per_group(x, 32))
-    for found, wanted in zip(graph(x), cutlass_api.quantize.per_group(x, 32), strict=True):
-        assert torch.equal(found, wanted)
-
-
 # ---- epilogues -----------------------------------------------------------------------------------
 
 ADD = "def epilogue(accum, n, c):\n    D = accum * c + n\n    return D"
@@ -162,33 +152,6 @@ def test_arrays_of_any_rank(shape_a, shape_b):
     result = torch.from_numpy(np.asarray(cutlass_api.matmul(a.numpy(), b.numpy())))
     torch.testing.assert_close(result, torch.matmul(a, b))
     assert cutlass_api.matmul(a.requires_grad_(), b).is_contiguous()
-
-
-@shapes
-@pytest.mark.parametrize("watched", [False, True])
-def test_autocast_casts_both_matrices_of_an_epilogue(shape_a, shape_b, watched):
-    a, b = operands(shape_a, shape_b, torch.float32)
-    a.requires_grad_(watched)
-    exact = torch.matmul(a.double(), b.double()) * torch.matmul(a.double(), 2 * b.double()) + 1
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = cutlass_api.matmul(a, b, epilogue=DUAL, up=2 * b, bias=1)
-    assert result.dtype is torch.bfloat16
-    assert (result - exact).norm() <= 5e-2 * exact.norm()
-
-
-@shapes
-@pytest.mark.parametrize("watched", [False, True])
-def test_epilogues_broadcast_to_the_output(shape_a, shape_b, watched):
-    a, b = operands(shape_a, shape_b)
-    a.requires_grad_(watched)
-    plain = torch.matmul(a, b)
-    biases = [torch.randn_like(plain), randn(*plain.shape[-1:], dtype=torch.float64)]
-    for bias in biases:
-        result = cutlass_api.matmul(a, b, epilogue=ADD, n=bias, c=0.5)
-        torch.testing.assert_close(result, plain * 0.5 + bias)
-        up = torch.randn_like(b)
-        result = cutlass_api.matmul(a, b, epilogue=DUAL, up=up, bias=bias)
-        torch.testing.assert_close(result, plain * torch.matmul(a, up) + bias)
 
 
 # ---- linear --------------------------------------------------------------------------------------

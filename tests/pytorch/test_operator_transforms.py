@@ -22,29 +22,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from torch.utils.flop_counter import FlopCounterMode
 
 
-@every
-def test_autocast_of_every_operator(name):
-    unchanged = {"int_mm": torch.int32, "quantize": torch.uint8}
-    unchanged |= dict.fromkeys(("scaled_mm", "scaled_grouped_mm"), F8)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = operator_of(name)(*EVERY[name](randn))
-    out = result[0] if isinstance(result, (tuple, list)) else result
-    assert out.dtype is unchanged.get(name, torch.bfloat16)
-
-
-def test_autocast_of_mixed_mm():
-    x, weight, scale = randn(4, 8), integers(8, 6), randn(6).abs() / 100
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = OPS.mixed_mm(x, weight, scale)
-        public = cutlass_api.mixed_mm(
-            weight.t(), x.t(), scale=scale[:, None], out_dtype=torch.float32
-        )
-        with pytest.raises(ValueError, match="mixed_mm: A is torch"):  # which torch does not cast
-            OPS.mixed_mm(x.double(), weight)
-    assert torch.equal(out, OPS.mixed_mm(x.bfloat16(), weight, scale))
-    torch.testing.assert_close(public.t(), out.float(), rtol=1e-2, atol=1e-2)
-
-
 def test_flops_of_weight_gradients():
     with FlopCounterMode(display=False) as counter:
         OPS.grouped_mm_weight_grad(randn(4, 8), randn(4, 6), ends(1, 4))

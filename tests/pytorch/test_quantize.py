@@ -10,8 +10,6 @@ from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops import OPS, _quantize
 from support.helpers import run_python
 from support.quantized import INF, INPUTS, NAN, VIEWS, WAYS, expanded, grouped, randn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.library import opcheck
 
 #: The largest numbers, with a bound of the relative rounding error and the smallest step.
 OUTPUTS = {
@@ -228,31 +226,6 @@ def test_extremes_of_asymmetric_groups():
 # Traces and refusals.
 
 
-@pytest.mark.parametrize("output", [torch.int8, torch.uint8], ids=str)
-def test_opcheck(output):
-    # torch compares no float8 tensors.
-    x = randn(130, 140)
-    for way in WAYS[output]:
-        for input in (x, x.mT):
-            opcheck(OPS.quantize.default, (input, output, *way))
-
-
-@pytest.mark.parametrize("output", [torch.float8_e5m2, torch.uint8], ids=str)
-def test_fake_tensors(output):
-    x = randn(130, 300, torch.bfloat16)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        for view, block in itertools.product(VIEWS.values(), WAYS[output]):
-            real = view(x)
-            expected = OPS.quantize(real, output, *block)
-            found = OPS.quantize(mode.from_tensor(real), output, *block)
-            for one, other in zip(found, expected, strict=True):
-                assert (one.shape, one.stride(), one.dtype) == (
-                    other.shape,
-                    other.stride(),
-                    other.dtype,
-                )
-
-
 def test_compiled_blocks_and_groups():
     def layer(x, weight):
         a, scale_a = quantize.per_mx_block(x, swizzle=TILES)
@@ -309,35 +282,6 @@ REFUSALS = {
 def test_refusals(message):
     with pytest.raises(ValueError, match=f"^cutlass_api::quantize: {message}"):
         REFUSALS[message]()
-
-
-#: Functions that return tensors. The others return weights.
-NAMES = [name for name in quantize.__all__ if name.startswith("per_")]
-HELPERS = {
-    **{name: getattr(quantize, name) for name in NAMES if "group" not in name},
-    "rows in blocks": lambda x: quantize.per_block(x, block=(128, 1)),
-    "wide blocks": lambda x: quantize.per_block(x, block=(128, 128)),
-    "swizzled": lambda x: quantize.per_mx_block(x, swizzle=TILES),
-    "per_group": lambda x: quantize.per_group(x, 32),
-    "per_group_asymmetric": lambda x: quantize.per_group_asymmetric(x, 32),
-}
-assert HELPERS.keys() >= set(NAMES)
-
-
-def as_bytes(tensor):
-    return tensor.flatten().view(torch.uint8)
-
-
-@pytest.mark.parametrize("name", HELPERS)
-@pytest.mark.parametrize("dim", [0, 1, 2])
-def test_vmap(name, dim):
-    helper = HELPERS[name]
-    x = randn(3 * 2 * 5, 256).view(3, 2, 5, 256)
-    outs = torch.vmap(torch.vmap(helper, dim))(x.movedim(1, 1 + dim))
-    for at in itertools.product(range(3), range(2)):
-        for found, expected in zip(outs, helper(x[at]), strict=True):
-            assert found.dtype == expected.dtype and found[at].shape == expected.shape
-            assert torch.equal(as_bytes(found[at]), as_bytes(expected))
 
 
 def test_vmap_of_groups_of_rows_is_one_call(monkeypatch):

@@ -16,12 +16,10 @@ from support.forks import FORK
 from support.helpers import (
     DTYPES,
     INTEGERS,
-    LAYOUTS,
     accumulator_of,
     coarse,
     exact,
     gemm,
-    laid_out,
     run_python,
     same,
 )
@@ -72,28 +70,6 @@ def test_all_types(a_dtype, b_dtype, accumulator, out_dtype):
         a, b = coarse(*shape, 17, 23, dtype=a_dtype), coarse(*shape, 23, 11, dtype=b_dtype)
         out = gemm(a, b, unwritten(*shape, 17, 11, dtype=out_dtype), accumulator)
         assert same(out, exact(a, b, out_dtype))
-
-
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("batch", [(), (1,), (3,)], ids=["matrix", "batch of 1", "batch of 3"])
-def test_layouts(dtype, layout, batch):
-    a, b = coarse(*batch, 13, 7, dtype=dtype), coarse(*batch, 7, 19, dtype=dtype)
-    out = laid_out(unwritten(*batch, 13, 19, dtype=accumulator_of(dtype)), layout[2])
-    gemm(laid_out(a, layout[0]), laid_out(b, layout[1]), out, accumulator_of(dtype))
-    assert same(out, exact(a, b, out.dtype))
-
-
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize(
-    "m, n, k", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0), (1, 1, 1), (1, 131, 1), (131, 1, 257)]
-)
-@pytest.mark.parametrize("batch", [(), (0,), (2,)], ids=["matrix", "batch of 0", "batch of 2"])
-def test_odd_extents(dtype, m, n, k, batch):
-    a, b = coarse(*batch, m, k, dtype=dtype), coarse(*batch, k, n, dtype=dtype)
-    out = gemm(a, b, unwritten(*batch, m, n, dtype=accumulator_of(dtype)), accumulator_of(dtype))
-    # An empty sum is 0, which the kernel must still write.
-    assert same(out, exact(a, b, out.dtype))
 
 
 @pytest.mark.parametrize("m, n, k", [(127, 129, 1031), (257, 131, 67), (131, 3, 1027)])
@@ -149,22 +125,6 @@ def test_overflow_does_not_saturate(dtype, sign):
 # Accuracy.
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str
-)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_accuracy_is_no_worse_than_torchs(dtype, layout):
-    a, b = (torch.randn(shape).to(dtype) for shape in ((96, 301), (301, 80)))
-    out = laid_out(unwritten(96, 80, dtype=dtype), layout[2])
-    gemm(laid_out(a, layout[0]), laid_out(b, layout[1]), out, accumulator_of(dtype))
-    right = a.to(torch.float64) @ b.to(torch.float64)
-
-    def error(result):
-        return ((result.to(torch.float64) - right).norm() / right.norm()).item()
-
-    assert error(out) <= max(1.2 * error(a @ b), 1e-15)
-
-
 def test_every_result_is_rounded_once():
     a, b = torch.randn(200, 300, dtype=torch.float64), torch.randn(300, 200, dtype=torch.float64)
     a, b = a.to(torch.float32), b.to(torch.float32)
@@ -217,7 +177,7 @@ def gemms(draw):
         st.sampled_from([p.values for p in types_of("gemm")])
     )
     m, n, k = draw(extents), draw(extents), draw(extents)
-    batch = draw(st.sampled_from([(), (1,), (2,), (3,)]))
+    batch = draw(st.sampled_from([(), (0,), (1,), (2,), (3,)]))
     a, _ = draw(strided((*batch, m, k), a_dtype))
     b, _ = draw(strided((*batch, k, n), b_dtype))
     out, memory = draw(strided((*batch, m, n), out_dtype, output=True))
@@ -304,14 +264,6 @@ def test_elementwise_types(a_dtype, b_dtype, accumulator, out_dtype):
     if a_dtype == out_dtype:
         run(ElementwiseArguments(a, b, a))
         assert same(a, expected)
-
-
-@pytest.mark.parametrize("ends, group", [([5, 4], 1), ([5, 11], 1), ([-1, 4], 0)])
-def test_wrong_offsets_are_refused_before_anything_is_written(ends, group):
-    out, offsets = unwritten(10, 5, dtype=torch.float32), torch.tensor(ends, dtype=torch.int32)
-    with pytest.raises(ValueError, match=f"offsets must not decrease .*group {group} "):
-        run(GroupedGemmArguments(coarse(10, 6), coarse(2, 6, 5), out, "float32", offsets))
-    assert out.isnan().all()
 
 
 def test_every_operation_has_every_type():

@@ -12,21 +12,6 @@ fn reason(explanation: &Explanation, family: &str) -> String {
 }
 
 #[test]
-fn every_family_answers_once_and_counts_its_kernels() {
-    let problem = gemm(F16, 4096, 4096, 4096, TNT);
-    let explanation = explain(&problem, H100, false, 5, |_| None);
-    let names: Vec<_> = explanation.families.iter().map(|answer| answer.family).collect();
-    assert_eq!(names, ["sm90", "sm80", "skinny", "simt", "elementwise", "reference"]);
-    let counted: usize = explanation.families.iter().map(|answer| answer.kernels).sum();
-    assert_eq!(counted, all().len());
-    let serving: usize = explanation.families.iter().map(|answer| answer.serving).sum();
-    assert_eq!(serving, ranked(&problem, H100, false).len());
-    assert!(
-        explanation.families.iter().all(|answer| (answer.serving == 0) == answer.refusal.is_some())
-    );
-}
-
-#[test]
 fn refusals_are_those_of_the_nearest_kernels() {
     let explanation = explain(&gemm(F16, 4096, 4096, 4096, TNT), H100, false, 0, |_| None);
     assert_eq!(reason(&explanation, "skinny"), "M is 4096, and the kernel serves at most 64");
@@ -53,23 +38,6 @@ fn refusals_are_those_of_the_nearest_kernels() {
 }
 
 #[test]
-fn candidates_are_ranked_and_have_the_terms_of_the_model() {
-    let problem = gemm(F16, 4096, 4096, 4096, TNT);
-    let explanation = explain(&problem, H100, false, 3, |_| None);
-    let first: Vec<_> = explanation.candidates.iter().take(3).collect();
-    for (candidate, position) in first.into_iter().zip(ranked(&problem, H100, false)) {
-        assert_eq!(candidate.position, position);
-        let Estimate { waves, bytes, arithmetic_seconds, total_seconds, .. } = candidate.estimate;
-        assert_eq!(candidate.estimate, all()[position].estimate(&problem, Target::H100));
-        assert_eq!(bytes, 3.0 * 2.0 * 4096.0 * 4096.0);
-        assert!(waves >= 1.0 && arithmetic_seconds > 0.0 && arithmetic_seconds < total_seconds);
-    }
-    let cpu = explain(&problem.on(DeviceId::Cpu), None, false, 3, |_| None);
-    assert!(cpu.candidates.iter().all(|candidate| !candidate.estimate.is_known()));
-    assert!(!cpu.candidates.is_empty());
-}
-
-#[test]
 fn faster_memory_makes_bandwidth_bound_problems_cheaper() {
     let problem = gemm(F16, 8, 16384, 16384, TNT);
     for family in ["skinny", "sm90"] {
@@ -83,27 +51,6 @@ fn faster_memory_makes_bandwidth_bound_problems_cheaper() {
         assert!(h200.total_seconds < h100.total_seconds, "{family}");
         assert_eq!(h200.arithmetic_seconds, h100.arithmetic_seconds, "{family}");
     }
-}
-
-#[test]
-fn policy_takes_kernels_out_and_states_its_reason() {
-    let problem = gemm(F32, 256, 256, 256, TNT);
-    let no_tensor_cores = |position: usize| {
-        let tensor_cores = ["sm90", "sm80"].contains(&all()[position].family());
-        tensor_cores.then(|| "it rounds to tf32".to_owned())
-    };
-    let explanation = explain(&problem, H100, false, 3, no_tensor_cores);
-    assert_eq!(reason(&explanation, "sm90"), "it rounds to tf32");
-    assert!(answer(&explanation, "simt").serving > 0);
-    assert!(
-        explanation
-            .candidates
-            .iter()
-            .all(|candidate| no_tensor_cores(candidate.position).is_none())
-    );
-    let text = explanation.to_string();
-    assert!(text.contains("sm80         none of") && text.contains("kernels: it rounds to tf32"));
-    assert_eq!(text.lines().count(), 6 + 1 + 1 + 3, "{text}");
 }
 
 #[test]
