@@ -3,18 +3,21 @@
 import copy
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from cutlass_api.ops._operators import OPERATORS
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts as selective_contexts
@@ -222,21 +225,44 @@ def checkpointed(call: Call) -> Tensors:
     return backward(call, lambda *xs: checkpoint(call, *xs, use_reentrant=False))
 
 
+class Products(TorchDispatchMode):
+    """The products that a call computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), options: Any = None
+    ) -> Any:
+        if "cutlass_api" in str(operator):
+            self.found.append(operator)
+        return operator(*args, **(options or {}))
+
+
 def selective(call: Call) -> Tensors:
-    """A policy that saves the products: backward computes none again."""
-    calls = []
+    """A policy that saves the operators that users call: backward computes none again."""
+    products = Products()
+    named = [each.overload for each in OPERATORS.values() if each.summary]
 
     def policy(context: Any, operator: Any, *args: Any, **options: Any) -> CheckpointPolicy:
-        is_product = "cutlass_api" in str(operator)
-        if is_product and context.is_recompute:
-            calls.append(operator)
-        wanted = CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
-        return wanted
+        is_named = operator in named
+        return CheckpointPolicy.MUST_SAVE if is_named else CheckpointPolicy.PREFER_RECOMPUTE
 
-    context = partial(selective_contexts, policy)
-    return backward(
-        call, lambda *xs: checkpoint(call, *xs, use_reentrant=False, context_fn=context)
+    @contextmanager
+    def again(saved: Any) -> Iterator[None]:
+        with products, saved:
+            yield
+
+    def contexts() -> tuple[Any, Any]:
+        forward, recompute = selective_contexts(policy)
+        return forward, again(recompute)
+
+    results = backward(
+        call, lambda *xs: checkpoint(call, *xs, use_reentrant=False, context_fn=contexts)
     )
+    assert not products.found, f"backward computes {products.found} again"
+    return results
 
 
 def compiled_autograd(call: Call) -> Tensors:
