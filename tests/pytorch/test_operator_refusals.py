@@ -236,3 +236,24 @@ def test_distributed_tensors_beside_others_are_refused():
 def test_out_has_no_gradient():
     with pytest.raises(RuntimeError, match=r"cutlass_api::mm.out does not support autograd"):
         OPS.mm.out(A.clone().requires_grad_(), B, out=torch.empty(4, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int8])
+def test_integers_for_products_of_floats_are_refused(dtype):
+    a, b = torch.randn(4, 8), torch.randn(8, 4)
+    out = torch.zeros(4, 4, dtype=dtype)
+    calls = [
+        lambda: OPS.mm.out(a, b, out=out),
+        lambda: OPS.addmm.out(out, a, b, out=out),
+        lambda: OPS.linear.out(a, b.t(), out=out),
+        lambda: OPS.bmm.out(a[None], b[None], out=out[None]),
+        lambda: OPS.mm(a, b, out_dtype=dtype),
+        lambda: OPS.mixed_mm(a.half(), b.to(torch.int8), out_dtype=dtype),
+    ]
+    for call in calls:
+        with pytest.raises((ValueError, RuntimeError), match=f"{dtype}, which holds no fractions"):
+            call()
+    # An epilogue of the user rounds where it likes.
+    source = "def rounded(accum):\n    D = round(accum)\n    return D"
+    floored = OPS.mm_epilogue(a, b, [], source, out_dtype=torch.int32)
+    assert floored.dtype is torch.int32

@@ -11,7 +11,7 @@ from cutlass_api._dtypes import FLOAT8, INTEGER
 from cutlass_api.ops import _dense, _epilogues, _vmap
 from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._labels import SUMS, Product, Rule, broadcast, dtype_of
-from cutlass_api.ops._library import empty, launch, product_dtype, product_shape
+from cutlass_api.ops._library import launch, product_dtype, product_shape
 from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative
 
 
@@ -31,7 +31,8 @@ def mm_epilogue(
     of its parameters and broadcast to D.
     """
     if out is None:
-        out = empty(A, B, product_shape("mm_epilogue", A, B), out_dtype)
+        shape = product_shape("mm_epilogue", A, B)
+        out = A.new_empty(shape, dtype=out_dtype or product_dtype(A.dtype, B.dtype))
     try:
         return launch("mm_epilogue", A, B, *operands, out=out, epilogue=epilogue)
     except (TypeError, ValueError):

@@ -13,6 +13,7 @@ from torch.overrides import has_torch_function
 
 from cutlass_api import _batches
 from cutlass_api._core import check_gemm, launch_gemm, product_dtypes
+from cutlass_api.ops._operator import check_out_dtype
 
 
 def refuse(operator: str, reason: str) -> ValueError:
@@ -57,7 +58,11 @@ def product_dtype(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 def empty(A: Tensor, B: Tensor, shape: Sequence[int], out_dtype: torch.dtype | None) -> Tensor:
     """A row-major tensor for A @ B."""
-    return A.new_empty(shape, dtype=out_dtype or product_dtype(A.dtype, B.dtype))
+    if out_dtype is None:
+        out_dtype = product_dtype(A.dtype, B.dtype)
+    else:
+        check_out_dtype("out_dtype", out_dtype, A.dtype)
+    return A.new_empty(shape, dtype=out_dtype)
 
 
 def rows_of(tensor: Tensor) -> Tensor:

@@ -200,6 +200,10 @@ class Operator:
         if self.has_out:
 
             def into(*args: Any, out: Tensor, **options: Any) -> None:
+                # An epilogue of the user may round to integers.
+                if self.factors and "epilogue" not in self.names:
+                    factor = args[self.names.index(self.factors[0])]
+                    check_out_dtype(f"cutlass_api::{self.name}: out", out.dtype, factor.dtype)
                 self.compute(*args, out=out, **options)
 
             yield f"{self.name}.out", self.out_schema, into
@@ -212,6 +216,15 @@ class Operator:
                 LIBRARY.impl(name, function, key)
             fake = on_served_devices(function)
             torch.library.register_fake(f"cutlass_api::{name}", fake, lib=LIBRARY)
+
+
+def check_out_dtype(out: str, dtype: torch.dtype, of_factor: torch.dtype) -> None:
+    """Refuses integers for a product of floats, as torch does."""
+    if of_factor.is_floating_point and not dtype.is_floating_point:
+        raise ValueError(
+            f"{out} is {dtype}, which holds no fractions of a product of {of_factor}; pass a "
+            "floating-point dtype, and convert the result"
+        )
 
 
 def on_served_devices(function: Callable[..., Any]) -> Callable[..., Any]:
