@@ -20,6 +20,7 @@ PYTHON_FLOORS = [
     {"__main__"},
     {"_commands"},
     {"bench"},
+    {"transformers"},
     {"inductor", "nn"},
     {"distributed", "quantize"},
     {"ops"},
@@ -32,7 +33,10 @@ PYTHON_FLOORS = [
     {"_core"},
 ]
 #: Imports that run up, each with its reason.
-UPWARDS = {("_cutlass_stub", "inductor"): "in a process that has already imported Inductor"}
+UPWARDS = {
+    ("_cutlass_stub", "inductor"): "in a process that has already imported Inductor",
+    ("nn", "transformers"): "for a model of transformers, whose save_pretrained calls a quantizer",
+}
 #: The folders of kernels/ from the top; files beside them come first.
 KERNEL_FLOORS = ["", "ladder", "sm90", "skinny", "quantize", "common"]
 #: Folders of src/kernel/ that import folders which import them.

@@ -11,6 +11,8 @@ Importing this module imports torch.
 
 from cutlass_api.nn._convert import convert
 from cutlass_api.nn._linear import Linear
-from cutlass_api.nn._report import Conversion
+from cutlass_api.nn._load import load
+from cutlass_api.nn._report import Conversion, Loading
+from cutlass_api.nn._save import save
 
-__all__ = ["Conversion", "Linear", "convert"]
+__all__ = ["Conversion", "Linear", "Loading", "convert", "load", "save"]

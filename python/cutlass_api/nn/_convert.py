@@ -8,6 +8,7 @@ from cutlass_api._progress import progress_bar
 from cutlass_api.nn._layers import Layer, find_layers, matrix_of
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._report import Conversion, bytes_of
+from cutlass_api.nn._save import attach
 from cutlass_api.nn._schemes import Scheme, scheme_of
 from cutlass_api.weights import Weight
 
@@ -84,6 +85,7 @@ def convert(
                 replace(model, layer, found, replaced, weights)
                 bar.step(layer.name)
     report.bytes_after = bytes_of(model)
+    attach(model)
     print(report)
     return report
 

@@ -1,7 +1,7 @@
 """What ``convert`` has done."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,42 @@ from cutlass_api.nn._layers import Layer, identity
 TITLES = ("layer", "count", "(N, K)", "result")
 
 
-class Conversion:
+class Report:
+    """A table of layers, whose rows count layers that differ in numbers of their names."""
+
+    @property
+    def _summary(self) -> str:
+        raise NotImplementedError
+
+    def _results(self) -> Iterator[tuple[str, Sequence[int], str]]:
+        """The name, (N, K) and the result of each layer."""
+        raise NotImplementedError
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        named: dict[tuple[str, ...], list[str]] = {}
+        for name, shape, result in self._results():
+            pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
+            named.setdefault((pattern, str(list(shape)), result), []).append(name)
+        for (pattern, extents, result), names in named.items():
+            yield names[0] if len(names) == 1 else pattern, str(len(names)), extents, result
+
+    def __repr__(self) -> str:
+        rows = [TITLES, *self._rows()]
+        if len(rows) == 1:
+            return self._summary
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+        return "\n".join([self._summary, *lines])
+
+    def _repr_html_(self) -> str:
+        rows = list(self._rows())
+        return html_table(TITLES, rows, len(rows), self._summary)
+
+
+class Conversion(Report):
     """What :func:`convert` has replaced, and what not. Prints as a table, whose rows count layers
     that differ in numbers of their names.
 
@@ -40,28 +75,42 @@ class Conversion:
             f"{_size(self.bytes_before)} before, {_size(self.bytes_after)} after"
         )
 
-    def _rows(self) -> Iterator[tuple[str, ...]]:
-        """The rows of the table: replaced layers first."""
-        named: dict[tuple[str, ...], list[str]] = {}
+    def _results(self) -> Iterator[tuple[str, Sequence[int], str]]:
+        """Replaced layers first."""
         for layer in sorted(self._layers, key=lambda layer: layer.reason is not None):
-            pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", layer.name)
             result = self.scheme if layer.reason is None else f"kept: {layer.reason}"
-            named.setdefault((pattern, str(list(layer.shape)), result), []).append(layer.name)
-        for (pattern, shape, result), names in named.items():
-            yield names[0] if len(names) == 1 else pattern, str(len(names)), shape, result
+            yield layer.name, layer.shape, result
 
-    def __repr__(self) -> str:
-        rows = [TITLES, *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-        return "\n".join([self._summary, *lines])
 
-    def _repr_html_(self) -> str:
-        rows = list(self._rows())
-        return html_table(TITLES, rows, len(rows), self._summary)
+class Loading(Report):
+    """What :func:`load` has read. Prints as a table of the layers that the file quantizes.
+
+    - ``quantized``: the names of layers that are quantized, each with (N, K) and the format.
+    - ``dequantized``: the names of others that the file quantizes, each with (N, K) and the reason.
+    - ``tied``: the names of tensors that the file lacks, each with that whose value it has.
+    - ``unread``: the names of tensors in the file that have no use in the model.
+    """
+
+    def __init__(self, folder: str, method: str | None) -> None:
+        self.folder, self.method = folder, method
+        self.tensors = self.bytes = 0
+        self.quantized: dict[str, tuple[Sequence[int], str]] = {}
+        self.dequantized: dict[str, tuple[Sequence[int], str]] = {}
+        self.tied: dict[str, str] = {}
+        self.unread: list[str] = []
+
+    @property
+    def _summary(self) -> str:
+        parts = [f"{self.folder}: {self.tensors} tensors", _size(self.bytes)]
+        parts += [f"quantized by {self.method}"] * (self.method is not None)
+        parts += [f"{len(self.unread)} not read, as {self.unread[0]}"] if self.unread else []
+        return ", ".join(parts)
+
+    def _results(self) -> Iterator[tuple[str, Sequence[int], str]]:
+        for name, (shape, result) in self.quantized.items():
+            yield name, shape, result
+        for name, (shape, reason) in self.dequantized.items():
+            yield name, shape, f"dequantized: {reason}"
 
 
 def bytes_of(model: torch.nn.Module) -> int:

@@ -1,0 +1,315 @@
+"""``load``: fills a model from a checkpoint."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutlass_api._progress import progress_bar
+from cutlass_api.nn._checkpoints import Checkpoint, Header, listed
+from cutlass_api.nn._layers import identity, is_conv1d
+from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._names import Names, is_pretrained
+from cutlass_api.nn._report import Loading, bytes_of
+from cutlass_api.nn._save import attach
+from cutlass_api.nn._stored import Reader, Stored, stored_layers
+from cutlass_api.nn._targets import Targets, describe
+from cutlass_api.weights import Weight
+
+
+def load(
+    model: torch.nn.Module,
+    folder: str | PathLike[str],
+    *,
+    device: torch.device | str | int | None = None,
+    ignore: Sequence[str] = (),
+) -> Loading:
+    """Fills a model from a checkpoint: a folder of safetensors and ``config.json``.
+
+    - ``model``: on GPUs, the CPU or ``meta``. A model of transformers, whose rules map the names of
+      the file, or any module whose ``state_dict`` has these names.
+    - ``device``: where that goes which is on ``meta``. None: torch's default device.
+    - ``ignore``: patterns of :mod:`fnmatch` for names of tensors in the file that are left out.
+
+    The checkpoint is not quantized, or as one of these ``quant_method`` says in its configuration:
+
+    - "compressed-tensors": integers of 4 and 8 bits, float8, MXFP4, NVFP4;
+    - "gptq" and "awq" of 4 bits; "modelopt": FP8, NVFP4 and INT4;
+    - "fp8": float8_e4m3fn with scales for the matrix, for rows, for 1 x 128 or for 128 x 128, in
+      float32 or float8_e8m0fnu, as DeepSeek-V3 and Qwen3-FP8.
+
+    The formats of layers are those of their tensors. A quantized layer replaces the
+    ``torch.nn.Linear``, or transformers' Conv1D, by :class:`Linear`; if the checkpoint quantizes
+    activations in 8 bits, so does the layer, with scales of each call instead of calibrated ones.
+    Where it cannot be replaced, as a subclass, or is an operand of a conversion, as an expert of
+    DeepSeek-V3, the weight is dequantized, and the report says so. Other tensors are converted to
+    the dtype that the model has. Shards are mapped, and each tensor is copied once to the model.
+
+    Returns and prints a table of what the layers are now.
+
+    Raises FileNotFoundError for a missing folder or shard, and ValueError for files that are not
+    read, a ``quant_method`` or options of it that are not served, tensors of the file that fit
+    nothing, and tensors of the model that the file lacks, each with name, shape and dtype: the
+    model is then unchanged. What a reader of :mod:`cutlass_api.weights` refuses is a ValueError,
+    too, which lists all tensors that are not loaded; the others are.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"load: model is {type(model).__name__}; pass a torch.nn.Module")
+    if isinstance(ignore, str):
+        raise TypeError(f"load: ignore is a string; pass a sequence of patterns, as ({ignore!r},)")
+    target = torch.get_default_device() if device is None else torch.device(device)
+    if target.type == "meta":
+        target = torch.device("cpu")
+    checkpoint = Checkpoint(folder)
+    reader = Reader(checkpoint.quantization, checkpoint.metadata)
+    filling = Filling(model, checkpoint, reader, target)
+    filling.plan(ignore)
+    filling.run()
+    attach(model)
+    print(filling.report)
+    return filling.report
+
+
+@dataclass
+class Task:
+    """A tensor of the model, or several that a converter makes. ``sources``: names in the file as
+    if layers were not quantized.
+    """
+
+    target: str
+    sources: list[str] = field(default_factory=list)
+    #: The pattern of each source, of operands of a converter.
+    patterns: dict[str, str] = field(default_factory=dict)
+
+
+class Filling:
+    """A load: :meth:`plan` finds what goes where and changes nothing, :meth:`run` does it."""
+
+    def __init__(
+        self, model: torch.nn.Module, checkpoint: Checkpoint, reader: Reader, device: torch.device
+    ) -> None:
+        self.model, self.checkpoint, self.reader = model, checkpoint, reader
+        self.targets = Targets(model, device)
+        self.names = Names(model, self.targets.expected)
+        self.layers: dict[str, Stored] = {}
+        self.tasks: dict[str, Task] = {}
+        self.report = Loading(str(checkpoint.folder), reader.method)
+
+    # ---- plan -------------------------------------------------------------------------------
+
+    def plan(self, ignore: Sequence[str]) -> None:
+        """Raises ValueError if the checkpoint and the model do not fit."""
+        headers = {
+            name: header
+            for name, header in self.checkpoint.headers.items()
+            if not any(fnmatchcase(name, pattern) for pattern in ignore)
+        }
+        self.layers, unread = stored_layers(headers)
+        parts = {part for layer in self.layers.values() for part in layer.parts.values()}
+        found = [*self.layers, *(name for name in headers if name not in parts)]
+        unread = [name for name in unread if self.names.find(name)[0] not in self.targets.expected]
+        problems = []
+        for name in found:
+            target, pattern = self.names.find(name)
+            if target in self.targets.expected:
+                task = self.tasks.setdefault(target, Task(target))
+                if task.sources and pattern is None:
+                    problems.append(f"{name} and {task.sources[0]}: both are {target}")
+                task.sources.append(name)
+                if pattern is not None:
+                    task.patterns[name] = pattern
+                elif name not in self.layers:
+                    problems += self.targets.problems(name, target, headers[name])
+            elif name in unread or self.names.is_unneeded(target):
+                self.report.unread.append(name)
+            else:
+                problems.append(self._unexpected(name, target, headers))
+        problems += self._missing()
+        if problems:
+            raise ValueError(
+                f"load: {self.checkpoint.folder} does not fit the model, which is unchanged"
+                f"{listed(problems)}"
+            )
+        self._try_layers()
+
+    def _unexpected(self, name: str, target: str, headers: dict[str, Header]) -> str:
+        stored = self.layers.get(name)
+        shown = name if stored is None else next(iter(stored.parts.values()))
+        renamed = f" (for transformers, {target})" if target != name else ""
+        home = target.rpartition(".")[0]
+        there = [key for key in self.targets.expected if key.rpartition(".")[0] == home][:4]
+        expected = ", ".join(f"{key} {describe(self.targets.expected[key])}" for key in there)
+        return (
+            f"{shown} {headers[shown]}: the model has no {name}{renamed}; "
+            + (f"it has {expected}" if there else f"it has no module {home or 'of this name'}")
+            + "; pass ignore= for what it does not need"
+        )
+
+    def _missing(self) -> list[str]:
+        """What the file lacks. A tensor with the memory of another one has its value."""
+        given = {identity(self.targets.expected[name]): name for name in self.tasks}
+        made = self._made()
+        problems = []
+        for name, tensor in self.targets.expected.items():
+            if name in self.tasks or name in made:
+                continue
+            source = given.get(identity(tensor)) or self.names.tied.get(name)
+            if source in self.tasks:
+                self.report.tied[name] = source
+            elif not self.names.is_optional(name):
+                problems.append(f"{name} {describe(tensor)}: missing in the file")
+        return problems
+
+    def _made(self) -> set[str]:
+        """What converters make in addition to the first of their targets."""
+        made = set()
+        for task in self.tasks.values():
+            for pattern in set(task.patterns.values()):
+                first, *others = self.names.converter(pattern).target_patterns
+                made |= {task.target.replace(first, other) for other in others}
+        return made
+
+    def _try_layers(self) -> None:
+        """Reads a layer of each kind: what is wrong with one is wrong with all."""
+        kinds: dict[Any, Stored] = {}
+        headers = self.checkpoint.headers
+        for name, layer in self.layers.items():
+            target = self.names.find(name)[0]
+            if target in self.tasks:
+                dtype = self.targets.expected[target].dtype
+                key = (dtype, *((part, headers[full].dtype) for part, full in layer.parts.items()))
+                kinds.setdefault(key, layer)
+        for (dtype, *_), layer in kinds.items():
+            tensors = {part: self.checkpoint.peek(full) for part, full in layer.parts.items()}
+            try:
+                check_served(*self.reader.read(layer, tensors), dtype)
+            except (ValueError, TypeError) as error:
+                raise ValueError(
+                    f"load: {layer.name} of {self.checkpoint.folder}: {error}. The model is "
+                    "unchanged"
+                ) from None
+
+    # ---- run --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Raises ValueError that lists what is not loaded."""
+        sources = {task.target: self._files_of(task) for task in self.tasks.values()}
+        self.checkpoint.expect(name for files in sources.values() for name in files)
+        order = sorted(
+            self.tasks.values(),
+            key=lambda task: max(self.checkpoint.file_of[name] for name in sources[task.target]),
+        )
+        failures = []
+        with progress_bar(True, "load", len(order)) as bar:
+            for task in order:
+                try:
+                    self._fill(task)
+                except (ValueError, TypeError, RuntimeError) as error:
+                    failures.append(f"{task.target}: {error}")
+                bar.step(task.target)
+        try:
+            self._tie()
+            self.targets.finish(is_pretrained(self.model))
+        except ValueError as error:
+            failures.append(str(error))
+        self.report.tensors, self.report.bytes = len(order), bytes_of(self.model)
+        if failures:
+            raise ValueError(
+                f"load: the model is loaded in part. {len(failures)} of {len(order)} tensors are "
+                f"not loaded{listed(failures)}"
+            )
+
+    def _files_of(self, task: Task) -> list[str]:
+        """The names in the file that a task reads."""
+        return [
+            full
+            for name in task.sources
+            for full in (self.layers[name].parts.values() if name in self.layers else (name,))
+        ]
+
+    def _fill(self, task: Task) -> None:
+        if task.patterns:
+            return self._convert(task)
+        (name,) = task.sources
+        if name not in self.layers:
+            return self.targets.assign(task.target, self.checkpoint.read(name))
+        weight, activations = self._read(self.layers[name], task.target)
+        home = task.target.rpartition(".")[0]
+        reason = self.targets.refusal(home)
+        if reason is None:
+            check_served(weight, activations, self.targets.expected[task.target].dtype)
+            self.targets.replace(home, weight, activations)
+            self.report.quantized[home] = (weight.shape, describe_weight(weight, activations))
+        else:
+            self.targets.assign(task.target, self._dequantized(task.target, weight))
+            self.report.dequantized[home] = (weight.shape, reason)
+
+    def _read(self, layer: Stored, target: str) -> tuple[Weight, str | None]:
+        # Memory of their own: fields may be views of what is read.
+        device = self.targets.device_of(target)
+        tensors = {
+            part: self.checkpoint.read(full).to(device, copy=True)
+            for part, full in layer.parts.items()
+        }
+        return self.reader.read(layer, tensors)
+
+    def _dequantized(self, target: str, weight: Weight) -> Tensor:
+        matrix = weight.dequantize(self.targets.expected[target].dtype)
+        module = self.targets.owner(target)
+        return matrix.t() if is_conv1d(module) else matrix
+
+    def _convert(self, task: Task) -> None:
+        """Runs a converter of transformers."""
+        converter = self.names.converter(next(iter(task.patterns.values())))
+        for name in self.names.sorted(task.sources):
+            if name in self.layers:
+                layer = self.layers[name]
+                weight, _ = self._read(layer, task.target)
+                tensor = self._dequantized(task.target, weight)
+                reason = f"is a part of {task.target}"
+                self.report.dequantized[layer.name] = (weight.shape, reason)
+            else:
+                tensor = self.checkpoint.read(name)
+            converter.add_tensor(task.target, name, task.patterns[name], tensor)
+        made = converter.convert(task.target, model=self.model, config=self.model.config)
+        for target, tensor in made.items():
+            self.targets.assign(target, tensor[0] if isinstance(tensor, list) else tensor)
+
+    def _tie(self) -> None:
+        """Sets tensors that the file lacks to the value of others."""
+        for name, source in self.report.tied.items():
+            home, of_source = (each.rpartition(".")[0] for each in (name, source))
+            if of_source not in self.report.quantized:
+                self.targets.share(name, source)
+                continue
+            layer: Any = self.model.get_submodule(of_source)
+            reason = self.targets.refusal(home)
+            if reason is None:
+                self.targets.replace(home, layer.weight, layer.activations)
+                self.report.quantized[home] = self.report.quantized[of_source]
+            else:
+                self.targets.assign(name, self._dequantized(name, layer.weight))
+                self.report.dequantized[home] = (layer.weight.shape, reason)
+
+
+def check_served(weight: Weight, activations: str | None, dtype: torch.dtype) -> None:
+    """Raises ValueError if a layer does not take an input of this dtype."""
+    on_meta = type(weight)(**{key: x.to("meta") for key, x in weight.tensors().items()})
+    with torch.no_grad():
+        x = torch.empty(1, weight.shape[1], dtype=dtype, device="meta")
+        try:
+            Linear(on_meta, None, activations)(x)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. The model has {dtype}; call model.bfloat16() before load"
+            ) from None
+
+
+def describe_weight(weight: Weight, activations: str | None) -> str:
+    """The result of a layer in the table."""
+    text = f"{type(weight).__name__}, a scale for each {weight.format.scales.name()}"
+    return text + (f", activations {activations}" if activations else "")

@@ -1,0 +1,195 @@
+"""The tensors of a model that a checkpoint fills."""
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutlass_api._dtypes import FLOATS
+from cutlass_api.nn._checkpoints import Header, listed
+from cutlass_api.nn._layers import extents, identity, is_conv1d, unfit
+from cutlass_api.nn._linear import Linear
+from cutlass_api.weights import Weight
+from cutlass_api.weights._shards import is_dtensor
+
+#: What transformers' initialization leaves alone.
+INITIALIZED = "_is_hf_initialized"
+
+
+class Targets:
+    """Parameters and persistent buffers by name. Those on ``meta`` go to ``device``."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        self.model, self.device = model, device
+        #: A quantized weight is a matrix on meta.
+        self.expected: dict[str, Tensor] = {}
+        self._homes: dict[int, list[str]] = defaultdict(list)
+        #: Names that have the same memory, and the name that was filled.
+        self._names: dict[Any, list[str]] = defaultdict(list)
+        self._filled: dict[Any, str] = {}
+        self._quantized: set[str] = set()
+        for home, module in model.named_modules(remove_duplicate=False):
+            self._homes[id(module)].append(home)
+            self._add(f"{home}." if home else "", module)
+
+    def _add(self, dot: str, module: torch.nn.Module) -> None:
+        tensors = {**module._parameters, **module._buffers}
+        if isinstance(module, Linear) and module.format is not None:
+            weight = module.weight
+            self._quantized.add(f"{dot}weight")
+            matrix = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+            tensors = {"weight": matrix, **module._parameters}
+        for name, tensor in tensors.items():
+            if tensor is not None and name not in module._non_persistent_buffers_set:
+                self.expected[dot + name] = tensor
+                self._names[identity(tensor)].append(dot + name)
+
+    def owner(self, target: str) -> torch.nn.Module:
+        return self.model.get_submodule(target.rpartition(".")[0])
+
+    def device_of(self, target: str) -> torch.device:
+        tensor = self.expected[target]
+        if target in self._quantized:
+            tensor = self.owner(target).values
+        return self.device if tensor.is_meta else tensor.device
+
+    def problems(self, name: str, target: str, header: Header) -> list[str]:
+        """Why a tensor of the file is not a value of one of the model."""
+        tensor = self.expected[target]
+        reason = None
+        if target in self._quantized:
+            reason = "is quantized already; load before you convert"
+        elif is_dtensor(tensor):
+            reason = "is a DTensor; load before you shard"
+        elif header.shape != tuple(tensor.shape):
+            reason = f"is {describe(tensor)}"
+        elif header.dtype != tensor.dtype and not {header.dtype, tensor.dtype} <= {
+            *FLOATS,
+            torch.float64,
+        }:
+            reason = f"is {describe(tensor)}"
+            if header.dtype is torch.float8_e4m3fn:
+                reason += ", and there is no scale beside it"
+        return [] if reason is None else [f"{name} {header}: the model's {target} {reason}"]
+
+    def refusal(self, home: str) -> str | None:
+        """Why a module cannot be replaced by a quantized layer; None if it can."""
+        module = self.model.get_submodule(home)
+        if isinstance(module, Linear):
+            return None
+        if not home:
+            return "is the model itself"
+        if not isinstance(module, torch.nn.Linear) and not is_conv1d(module):
+            return f"is a {type(module).__qualname__}"
+        return unfit(module, self.model.get_submodule(home.rpartition(".")[0]))
+
+    def replace(self, home: str, weight: Weight, activations: str | None) -> None:
+        """Puts a quantized layer in place of a linear one."""
+        module: Any = self.model.get_submodule(home)
+        if tuple(weight.shape) != extents(module):
+            raise ValueError(
+                f"the file has {list(weight.shape)}, and the model expects {list(extents(module))}"
+            )
+        bias = module.bias
+        if bias is not None and bias.is_meta:
+            bias = self._set_all(f"{home}.bias", torch.empty_like(bias, device=self.device))
+        layer = Linear(weight, bias, activations).train(module.training)
+        for name in self._homes[id(module)]:
+            parent, _, last = name.rpartition(".")
+            self.model.get_submodule(parent)._modules[last] = layer
+            alike = self._names[identity(self.expected[f"{name}.weight"])]
+            if f"{name}.weight" in alike:
+                alike.remove(f"{name}.weight")
+        self._homes[id(layer)] = self._homes[id(module)]
+
+    def assign(self, target: str, tensor: Tensor) -> None:
+        """Copies a tensor to the model."""
+        old = self.expected[target]
+        if tuple(tensor.shape) != tuple(old.shape):
+            raise ValueError(f"is {list(tensor.shape)}, and the model expects {describe(old)}")
+        other = self._filled.setdefault(identity(old), target)
+        if other != target:
+            current = getattr(self.owner(target), target.rpartition(".")[2])
+            if not torch.equal(current, tensor.to(current)):
+                raise ValueError(
+                    f"differs from {other}, and the model has one tensor for both; untie them, as "
+                    "with tie_word_embeddings=False"
+                )
+        elif old.is_meta:
+            new = torch.empty(old.shape, dtype=old.dtype, device=self.device)
+            self._set_all(target, new.copy_(tensor))
+        else:
+            with torch.no_grad():
+                old.copy_(tensor)
+
+    def _set_all(self, target: str, tensor: Tensor) -> Tensor:
+        """Replaces a tensor on meta under all its names."""
+        old = self.expected[target]
+        if isinstance(old, torch.nn.Parameter):
+            tensor = torch.nn.Parameter(tensor, old.requires_grad)
+        names = self._names[identity(old)]
+        for name in names:
+            own, last = self.owner(name), name.rpartition(".")[2]
+            (own._parameters if last in own._parameters else own._buffers)[last] = tensor
+            self.expected[name] = tensor
+        self._names[identity(tensor)] = names
+        if identity(old) in self._filled:
+            self._filled[identity(tensor)] = self._filled[identity(old)]
+        return tensor
+
+    def share(self, name: str, source: str) -> None:
+        """Sets a tensor to the value of another one, which is filled."""
+        if name not in self._names[identity(self.expected[source])]:
+            self.assign(name, self.expected[source].detach())
+
+    def finish(self, is_pretrained: bool) -> None:
+        """Computes what is on meta and in no file: buffers as those of rotary embeddings.
+
+        Raises ValueError for modules that have no rule for that.
+        """
+        left = [
+            (home, module, name)
+            for home, module in self.model.named_modules()
+            for name, tensor in (*module._parameters.items(), *module._buffers.items())
+            if tensor is not None and tensor.is_meta
+        ]
+        if left and not is_pretrained:
+            rows = [f"{home}.{name}".lstrip(".") for home, _, name in left]
+            raise ValueError(
+                "these are on meta and in no file; construct the model on a device, or assign "
+                f"them after load{listed(rows)}"
+            )
+        for home, module, name in left:
+            self._initialize(home, module, name)
+
+    def _initialize(self, home: str, module: Any, name: str) -> None:
+        """Initializes a tensor as transformers does when a file lacks it."""
+        from transformers import PreTrainedModel
+
+        tensors = module._parameters if name in module._parameters else module._buffers
+        empty = torch.empty_like(tensors[name], device=self.device)
+        is_parameter = isinstance(tensors[name], torch.nn.Parameter)
+        tensors[name] = torch.nn.Parameter(empty) if is_parameter else empty
+        others = [
+            tensor
+            for tensor in (*module._parameters.values(), *module._buffers.values())
+            if tensor is not None and tensor is not tensors[name] and not tensor.is_meta
+        ]
+        model = self.model
+        while home:
+            home = home.rpartition(".")[0]
+            if isinstance(each := self.model.get_submodule(home), PreTrainedModel):
+                model = each
+                break
+        for tensor in others:
+            setattr(tensor, INITIALIZED, True)
+        with torch.no_grad():
+            model._init_weights(module)
+        for tensor in others:
+            delattr(tensor, INITIALIZED)
+
+
+def describe(tensor: Tensor) -> str:
+    """The dtype and shape of a tensor."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
