@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from cutlass_api import ops as ops
     from cutlass_api import profiling as profiling
     from cutlass_api import quantize as quantize
+    from cutlass_api import transformers as transformers
     from cutlass_api import tuning as tuning
     from cutlass_api import weights as weights
     from cutlass_api.ops import int8_mm as int8_mm
@@ -91,8 +92,8 @@ def _import_ops() -> None:
 
 def __getattr__(name: str) -> Any:
     """What is imported at first use: ``nn``, ``ops``, ``quantize`` and ``weights``, which import
-    torch, ``profiling``, ``tuning``, and the functions of these modules."""
-    if name in ("nn", "ops", "profiling", "quantize", "tuning", "weights"):
+    torch, ``transformers``, ``profiling``, ``tuning``, and the functions of these modules."""
+    if name in ("nn", "ops", "profiling", "quantize", "transformers", "tuning", "weights"):
         # Not `from cutlass_api import ops`, which calls __getattr__.
         return import_module(f"cutlass_api.{name}")
     if name in _FUNCTIONS:

@@ -1,0 +1,355 @@
+"""Models of transformers with the layers of :mod:`cutlass_api.nn`.
+
+Quantize while a model loads::
+
+    config = cutlass_api.transformers.Config("int4")
+    model = AutoModelForCausalLM.from_pretrained(path, quantization_config=config)
+
+Importing this module imports transformers, and registers the method "rutlass" there.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    from transformers.core_model_loading import ConversionOps, WeightConverter
+    from transformers.integrations import finegrained_fp8
+    from transformers.quantizers import auto
+    from transformers.quantizers.base import HfQuantizer
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+except ImportError as error:
+    raise ImportError(
+        f"cutlass_api.transformers needs transformers 5.24, and this failed: {error}; "
+        "pip install transformers==5.24.*"
+    ) from error
+
+from cutlass_api._dtypes import FLOATS
+from cutlass_api.nn import _activations
+from cutlass_api.nn._checkpoints import Checkpoint
+from cutlass_api.nn._layers import extents, find_layers, is_conv1d, unfit
+from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._load import check_served, describe_weight
+from cutlass_api.nn._names import Names, check_version
+from cutlass_api.nn._report import Conversion, Loading, bytes_of
+from cutlass_api.nn._save import compressed
+from cutlass_api.nn._schemes import Scheme, scheme_of
+from cutlass_api.nn._stored import PARTS, VALUES, Reader, Stored, stored_layers
+from cutlass_api.weights import Weight
+
+__all__ = ["Config", "disable", "enable"]
+
+METHOD = "rutlass"
+SKIP = ("lm_head", "*router*", "*gate")
+
+
+class Saved(QuantizationConfigMixin):  # type: ignore[misc]
+    """What the configuration of a model says that is quantized: after ``save_pretrained``, the
+    configuration of compressed-tensors.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.quant_method = values.pop("quant_method", METHOD)
+        self.values = values
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"quant_method": self.quant_method, **self.values}
+
+    def get_loading_attributes(self) -> dict[str, Any]:
+        return {}
+
+
+@auto.register_quantization_config(METHOD)
+class Config(Saved):
+    """Quantizes the linear layers of a model while ``from_pretrained`` loads it.
+
+    ``scheme``, ``skip`` and ``group`` are those of :func:`cutlass_api.nn.convert`.
+
+    ``save_pretrained`` writes compressed-tensors. Such a folder is read by
+    :func:`cutlass_api.nn.load`; by ``from_pretrained`` after :func:`enable`; and by others.
+
+    Raises ValueError for an unknown scheme or group.
+    """
+
+    def __init__(
+        self,
+        scheme: str,
+        *,
+        skip: Sequence[str] = SKIP,
+        group: int | None = None,
+        quant_method: str = METHOD,
+    ) -> None:
+        if isinstance(skip, str):
+            raise TypeError(
+                f"Config: skip is a string; pass a sequence of patterns, as ({skip!r},)"
+            )
+        try:
+            scheme_of(scheme, group)
+        except ValueError as error:
+            raise ValueError(f"Config: {error}") from None
+        super().__init__(scheme=scheme, skip=list(skip), group=group, quant_method=quant_method)
+
+
+@auto.register_quantizer(METHOD)
+class Quantizer(HfQuantizer):  # type: ignore[misc]
+    """Quantizes weights that are loaded, or reads quantized ones."""
+
+    requires_calibration = False
+    is_trainable = True
+    is_compileable = True
+
+    def __init__(self, quantization_config: Saved, **options: Any) -> None:
+        super().__init__(quantization_config, **options)
+        self.report: Conversion | None = None
+        self._layers: dict[str, Scheme] = {}
+
+    def is_serializable(self) -> bool:
+        return True
+
+    def validate_environment(self, *args: Any, **options: Any) -> None:
+        check_version()
+
+    def _process_model_before_weight_loading(self, model: Any, **options: Any) -> None:
+        values = self.quantization_config.values
+        scheme = scheme_of(values["scheme"], values["group"])
+        self._found = find_layers(model, scheme, values["skip"])
+        numbers = Counter(layer.weight for layer in self._found if layer.reason is None)
+        for layer in self._found:
+            if layer.reason is None and numbers[layer.weight] > 1:
+                layer.reason = "shares its weight with another layer; call convert instead"
+        self._before = bytes_of(model)
+        self._layers = {layer.name: scheme for layer in self._found if layer.reason is None}
+        if not self._layers:
+            table = Conversion(scheme.name, self._found, self._before, self._before)
+            raise ValueError(f"Config: nothing to replace. {table}")
+
+    def param_needs_quantization(self, model: Any, param_name: str, **options: Any) -> bool:
+        home, _, last = param_name.rpartition(".")
+        return last == "weight" and home in self._layers
+
+    def get_quantize_ops(self) -> ConversionOps:
+        return Quantize(self)
+
+    def _process_model_after_weight_loading(self, model: Any, **options: Any) -> None:
+        for layer in self._found:
+            if layer.reason is None and not isinstance(model.get_submodule(layer.name), Linear):
+                layer.reason = "is not in the checkpoint"
+        scheme = self.quantization_config.values["scheme"]
+        self.report = Conversion(scheme, self._found, self._before, bytes_of(model))
+        print(self.report)
+
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """What ``save_pretrained`` writes. It writes ``config.json`` afterwards."""
+        found = compressed(model)
+        if found.quantization is not None:
+            model.config.quantization_config = Saved(**found.quantization)
+        return found.tensors, found.metadata
+
+
+class Quantize(ConversionOps):  # type: ignore[misc]
+    """Replaces the layer of a weight that is loaded."""
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        self.quantizer = quantizer
+
+    def convert(
+        self, input_dict: dict[str, Any], *, model: Any, missing_keys: set[str], **options: Any
+    ) -> dict[str, Any]:
+        kept = {}
+        for name, value in input_dict.items():
+            if not self.quantizer.param_needs_quantization(model, name):
+                kept[name] = value
+                continue
+            home = name.rpartition(".")[0]
+            matrix = value[0] if isinstance(value, list) else value
+            matrix = matrix.t() if is_conv1d(model.get_submodule(home)) else matrix
+            scheme = self.quantizer._layers[home]
+            replace(model, home, scheme.quantize(matrix), scheme.activations)
+            missing_keys.discard(name)
+        return kept
+
+
+def replace(model: Any, home: str, weight: Weight, activations: str | None) -> None:
+    """Puts a quantized layer in place of a linear one, whose bias it takes: that of the checkpoint,
+    or one that is loaded afterwards.
+    """
+    module = model.get_submodule(home)
+    if tuple(weight.shape) != extents(module):
+        raise ValueError(
+            f"{home}: the checkpoint has {list(weight.shape)}, and the model expects "
+            f"{list(extents(module))}"
+        )
+    layer = Linear(weight, None, activations).train(module.training)
+    layer.register_parameter("bias", module.bias)
+    parent, _, last = home.rpartition(".")
+    model.get_submodule(parent)._modules[last] = layer
+
+
+class CheckpointQuantizer(Quantizer):
+    """Reads checkpoints that are quantized, in place of a quantizer of transformers."""
+
+    serialized_names = {"weight": sorted({*VALUES, *PARTS})}  # noqa: RUF012
+
+    def _process_model_before_weight_loading(
+        self, model: Any, checkpoint_files: Sequence[str] | None = None, **options: Any
+    ) -> None:
+        if not checkpoint_files or not checkpoint_files[0].endswith(".safetensors"):
+            raise ValueError("cutlass_api.transformers reads checkpoints in safetensors alone")
+        checkpoint = Checkpoint(Path(checkpoint_files[0]).parent)
+        self._reader = Reader(self.quantization_config.to_dict(), checkpoint.metadata)
+        self._stored, unread = stored_layers(checkpoint.headers)
+        mapping = Names(model, model.state_dict())
+        for name in self._stored:
+            if mapping.find(name)[1] is not None:
+                raise ValueError(
+                    f"{name} is a part of {mapping.find(name)[0]}, which from_pretrained cannot "
+                    "quantize; call cutlass_api.nn.load, which dequantizes it"
+                )
+        ignored = {rf"^{re.escape(mapping.find(name)[0])}$" for name in unread}
+        model._keys_to_ignore_on_load_unexpected |= ignored
+        self.loading = Loading(str(checkpoint.folder), self._reader.method)
+
+    def get_weight_conversions(self) -> list[WeightConverter]:
+        names = self.serialized_names["weight"]
+        return [WeightConverter(list(names), "weight", [Read(self)])]
+
+    def update_weight_conversions(self, conversions: list[Any], model: Any) -> list[Any]:
+        return [*conversions, *self.get_weight_conversions()]
+
+    def _process_model_after_weight_loading(self, model: Any, **options: Any) -> None:
+        # save_pretrained reverts the others.
+        model._weight_conversions = [
+            each
+            for each in model._weight_conversions
+            if not any(isinstance(op, Read) for op in getattr(each, "operations", ()))
+        ]
+        self.loading.tensors, self.loading.bytes = len(model.state_dict()), bytes_of(model)
+        print(self.loading)
+
+    def read(self, model: Any, target: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What to assign: nothing if a quantized layer has replaced the module."""
+        home = target.rpartition(".")[0]
+        expected = model.get_parameter_or_buffer(target)
+        weight = tensors.get("weight")
+        if weight is not None and (len(tensors) == 1 or weight.dtype in FLOATS):
+            return {target: weight.to(expected.dtype)}
+        has_scale = self._stored.get(target, Stored(home, {})).has_input_scale
+        weight, activations = self._reader.read(Stored(home, {}, has_scale), tensors)
+        module = model.get_submodule(home)
+        parent = model.get_submodule(home.rpartition(".")[0])
+        is_linear = isinstance(module, torch.nn.Linear) or is_conv1d(module)
+        reason = unfit(module, parent) if is_linear else f"is a {type(module).__qualname__}"
+        if reason is not None:
+            self.loading.dequantized[home] = (weight.shape, reason)
+            matrix = weight.dequantize(expected.dtype)
+            return {target: matrix.t() if is_conv1d(module) else matrix}
+        check_served(weight, activations, expected.dtype)
+        replace(model, home, weight, activations)
+        self.loading.quantized[home] = (weight.shape, describe_weight(weight, activations))
+        return {}
+
+
+class Read(ConversionOps):  # type: ignore[misc]
+    """Reads a quantized layer of a checkpoint."""
+
+    def __init__(self, quantizer: CheckpointQuantizer) -> None:
+        self.hf_quantizer = quantizer
+
+    def convert(
+        self,
+        input_dict: dict[str, Any],
+        *,
+        model: Any,
+        full_layer_name: str,
+        missing_keys: set[str],
+        **options: Any,
+    ) -> dict[str, Any]:
+        tensors = {part: x[0] if isinstance(x, list) else x for part, x in input_dict.items()}
+        found = self.hf_quantizer.read(model, full_layer_name, tensors)
+        if not found:
+            missing_keys.discard(full_layer_name)
+        return found
+
+
+class CheckpointConfig(Saved):
+    """The configuration of a checkpoint that is quantized."""
+
+
+#: What :func:`enable` has replaced.
+_replaced: dict[str, Any] = {}
+#: Methods whose checkpoints :class:`CheckpointQuantizer` reads.
+METHODS = ("compressed-tensors", "gptq", "awq", "modelopt")
+
+
+def enable() -> None:
+    """Makes transformers use the products of this library for checkpoints that are quantized.
+
+    - Layers of models that load as "fp8" (``FP8Linear``, as of DeepSeek-V3 and Qwen3-FP8) call
+      ``transformers.integrations.finegrained_fp8.fp8_linear``, which is replaced: for
+      float8_e4m3fn with scales of the matrix, or of 1 x 128 or 128 x 128, in float32 or
+      float8_e8m0fnu, and activations without a static scale. Other calls go to transformers.
+    - ``from_pretrained`` reads checkpoints of compressed-tensors, GPTQ, AWQ and ModelOpt with
+      :class:`cutlass_api.nn.Linear` in place of the quantized layers, as
+      :func:`cutlass_api.nn.load` does. Quantized experts raise ValueError.
+
+    :func:`disable` restores transformers. A second call changes nothing.
+    """
+    check_version()
+    if _replaced:
+        return
+    _replaced["fp8_linear"] = finegrained_fp8.fp8_linear
+    finegrained_fp8.fp8_linear = fp8_linear
+    for table, kind in _tables():
+        for method in METHODS:
+            _replaced[f"{kind.__name__} {method}"] = table.get(method)
+            table[method] = kind
+
+
+def disable() -> None:
+    """Undoes :func:`enable`. Models that are loaded keep their layers."""
+    if not _replaced:
+        return
+    finegrained_fp8.fp8_linear = _replaced["fp8_linear"]
+    for table, kind in _tables():
+        for method in METHODS:
+            before = _replaced[f"{kind.__name__} {method}"]
+            if before is None:
+                del table[method]
+            else:
+                table[method] = before
+    _replaced.clear()
+
+
+def _tables() -> list[tuple[dict[str, Any], type]]:
+    return [
+        (auto.AUTO_QUANTIZATION_CONFIG_MAPPING, CheckpointConfig),
+        (auto.AUTO_QUANTIZER_MAPPING, CheckpointQuantizer),
+    ]
+
+
+def fp8_linear(
+    input: Tensor,
+    weight: Tensor,
+    weight_scale_inv: Tensor,
+    block_size: Sequence[int] | None = None,
+    bias: Tensor | None = None,
+    activation_scale: Tensor | None = None,
+    allow_deepgemm: bool = True,
+) -> Tensor:
+    """``transformers.integrations.finegrained_fp8.fp8_linear`` by this library's products."""
+    scales = weight_scale_inv
+    is_one = block_size is None and scales.numel() == 1
+    is_blocks = block_size is not None and tuple(block_size) in ((128, 128), (1, 128))
+    is_served = weight.dtype is torch.float8_e4m3fn and weight.dim() == 2 and (is_one or is_blocks)
+    if not is_served or activation_scale is not None:
+        original = _replaced["fp8_linear"]
+        return original(
+            *(input, weight, weight_scale_inv, block_size, bias, activation_scale, allow_deepgemm)
+        )
+    scales = scales.float().reshape(()) if is_one else scales.float()
+    return _activations.product(input, bias, weight, scales, None, "fp8", input.dtype)
