@@ -14,8 +14,6 @@ from support.compiling import args_of
 from support.helpers import cpu_gemm, fake_gemm, names, run_python
 from support.properties import every_kernel, sums_fast
 
-FAMILIES = {type(kernel) for kernel in cutlass_api.get_kernels()}
-
 
 def test_names_are_unique_and_read_well():
     found = names(cutlass_api.get_kernels())

@@ -168,6 +168,10 @@ def test_grouped_gemms_of_aligned_halves_are_for_the_tensor_cores():
             }
             assert first[80].metadata.kernel_name.startswith("sm80_grouped_gemm_")
             assert first[90].metadata.kernel_name.startswith("sm90_grouped_gemm_")
+            for odd in (1026, 1027):
+                args = fake_grouped(8192, odd, odd, 12, dtype=dtype, layout=layout)
+                first = cutlass_api.get_kernels(args, cc=90)[0]
+                assert first.metadata.kernel_name.startswith("sm80_grouped_gemm_")
     # Few rows per group rank tiles with fewer rows first.
     few, many = (
         cutlass_api.get_kernels(fake_grouped(rows, 4096, 4096, 8), cc=90)[0] for rows in (64, 8192)

@@ -91,7 +91,6 @@ def test_symbolic_traces_call_matmul():
 # ---- epilogues -----------------------------------------------------------------------------------
 
 ADD = "def epilogue(accum, n, c):\n    D = accum * c + n\n    return D"
-DUAL = "def epilogue(accum, up, bias):\n    D = accum * product(up) + bias\n    return D"
 
 
 @pytest.mark.usefixtures("dynamo")

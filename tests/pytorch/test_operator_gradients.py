@@ -1,13 +1,10 @@
-"""Gradients that do not exist, and operators that autograd calls."""
-
-from functools import partial
+"""Gradients that do not exist, and those of rows of no group."""
 
 import cutlass_api
 import pytest
 import torch
 from cutlass_api import quantize
-from cutlass_api.ops import OPERATORS, OPS
-from cutlass_api.ops._operator import Gradient
+from cutlass_api.ops import OPS
 from support.helpers import run_python
 from support.operator_calls import (  # noqa: F401
     BIAS_RELU,
@@ -21,9 +18,7 @@ from support.operator_calls import (  # noqa: F401
     seed,
 )
 from torch.utils.checkpoint import (
-    CheckpointPolicy,
     checkpoint,
-    create_selective_checkpoint_contexts,
 )
 
 ROWS = "def f(accum, s):\n    D = scale_blocks(accum, a=s, a_block=(1, -1))\n    return D"
@@ -159,53 +154,3 @@ def test_rows_behind_the_last_group_have_zero_gradients(rows):
     assert all(not x[n:].any() for x in (results[0][0], results[0][2]))
     filled = OPS.grouped_mm(a.detach(), b.detach(), offs, zero_rest=True)
     assert not filled[n:].any() and torch.equal(filled[:n], OPS.grouped_mm(a, b, offs)[:n])
-
-
-# ---- operators that autograd calls ---------------------------------------------------------------
-
-
-def selected(seen, name):
-    """Contexts that save the results of one operator, and list what they see."""
-
-    def policy(context, operator, *args, **options):
-        seen.append((operator, context.is_recompute))
-        is_saved = operator is operator_of(name).default
-        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return partial(create_selective_checkpoint_contexts, policy)
-
-
-DIFFERENTIABLE = [name for name, each in OPERATORS.items() if isinstance(each.gradient, Gradient)]
-CALLS = {name: EVERY[name] for name in DIFFERENTIABLE} | {
-    "mixed_mm": lambda t: (t(4, 8).bfloat16(), integers(8, 6)),
-    **{
-        f"linear, {activation}": lambda t, x=activation: (t(4, 8), t(6, 8), t(6), x)
-        for activation in ("identity", "relu", "gelu", "silu", "hardswish", "tanh")
-    },
-}
-
-
-@pytest.mark.parametrize("case", CALLS)
-def test_checkpoint_policies_save_the_operator_that_is_called(case, monkeypatch):
-    operator, seen = operator_of(case), []
-
-    def leaf(x):
-        is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
-        return x.detach().requires_grad_() if is_float else x
-
-    names = OPERATORS[case.partition(",")[0]].names
-    values = zip(names, CALLS[case](randn), strict=False)
-    # A weight has no gradient.
-    args = [x if name == "scales" else leaf(x) for name, x in values]
-    leaves = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
-
-    def run(*args):
-        out = operator(*args)
-        return (out[0] if isinstance(out, tuple) else out).sin()
-
-    expected = torch.autograd.grad(run(*args).sum(), leaves)
-    contexts = selected(seen, case.partition(",")[0])
-    out = checkpoint(run, *args, use_reentrant=False, context_fn=contexts)
-    torch.testing.assert_close(torch.autograd.grad(out.sum(), leaves), expected)
-    ours = [which for which in seen if which[0].namespace == "cutlass_api"]
-    assert {which for which, _ in ours} == {operator.default}

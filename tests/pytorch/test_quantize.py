@@ -8,7 +8,6 @@ import torch
 from cutlass_api import quantize
 from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops import OPS, _quantize
-from support.helpers import run_python
 from support.quantized import INF, INPUTS, NAN, VIEWS, WAYS, expanded, grouped, randn
 
 #: The largest numbers, with a bound of the relative rounding error and the smallest step.
@@ -289,12 +288,3 @@ def test_vmap_of_groups_of_rows_is_one_call(monkeypatch):
     monkeypatch.setattr(_quantize, "compute", lambda *args: calls.append(compute(*args)))
     torch.vmap(quantize.per_row)(randn(12, 64).view(3, 4, 64))
     assert len(calls) == 1
-
-
-def test_the_module_imports_torch_when_it_is_used():
-    script = """
-        import sys, cutlass_api
-        print("torch" in sys.modules)
-        print(cutlass_api.quantize.per_row.__name__, "torch" in sys.modules)
-    """
-    assert run_python(script).splitlines() == ["False", "per_row True"]

@@ -3,42 +3,6 @@
 use super::*;
 
 #[test]
-fn groups_are_for_the_tensor_cores_where_they_can_be() {
-    let family = |problem: &Problem, cc| {
-        let found = ranked(problem, Some(Target::typical(cc)), false);
-        assert!(
-            found.iter().all(|position| all()[*position].operation() == Operation::GroupedGemm)
-        );
-        all()[*found.first().expect("simt serves everything")].design
-    };
-    for dtype in [F16, Bf16] {
-        for b in Major::BOTH {
-            for (rows, groups) in [(8192, 12), (64, 64), (5, 3)] {
-                assert!(matches!(
-                    family(&grouped(dtype, rows, 2048, 1024, groups, b, 1), 90),
-                    Design::Sm90(_)
-                ));
-                assert!(matches!(
-                    family(&grouped(dtype, rows, 2048, 1024, groups, b, 1), 80),
-                    Design::Sm80(_)
-                ));
-                // Rows of 1027 elements are aligned to 2 bytes, rows of 1026 elements to 4 bytes.
-                for odd in [1027, 1026].into_iter().filter(|_| rows > 5) {
-                    assert!(matches!(
-                        family(&grouped(dtype, rows, odd, odd, groups, b, 1), 90),
-                        Design::Sm80(_)
-                    ));
-                }
-            }
-        }
-    }
-    for (k, align) in [(64, 16), (63, 4)] {
-        let design = family(&grouped(F32, 100, 64, k, 3, Major::Row, 1), 90);
-        assert!(matches!(design, Design::Sgemm(config) if config.align == align), "{design:?}");
-    }
-}
-
-#[test]
 fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
     let target = Target { multiprocessors: 1 << 20, ..Target::typical(90) };
     for (rows, n, groups, b) in
@@ -83,36 +47,4 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
             assert_eq!(kernel.workspace_bytes(&problem), 0);
         }
     }
-}
-
-#[test]
-fn without_groups_or_rows_nothing_is_launched() {
-    for (rows, n, groups) in [(100, 64, 0), (0, 64, 3), (100, 0, 3)] {
-        let problem = grouped(Bf16, rows, n, 64, groups, Major::Row, 1);
-        let found = ranked(&problem, H100, false);
-        assert!(!found.is_empty());
-        assert!(found.iter().all(|position| {
-            all()[*position].launch(&problem, Target::typical(90), 0, None).is_none()
-        }));
-    }
-}
-
-#[test]
-fn one_offset_a_group_or_no_kernel() {
-    let Problem::GroupedGemm(mut problem) = grouped(Bf16, 64, 64, 64, 4, Major::Row, 1) else {
-        panic!("not grouped")
-    };
-    problem.offsets.shape[2] = 3;
-    assert!(ranked(&Problem::GroupedGemm(problem), H100, false).is_empty());
-    let kernel = all()
-        .iter()
-        .find(|kernel| kernel.operation() == Operation::GroupedGemm && kernel.types.a == Bf16);
-    let kernel = kernel.expect("there are some");
-    assert_eq!(
-        kernel.check_addresses(&Problem::GroupedGemm(problem)),
-        Err(match kernel.types.out {
-            Bf16 => Unsupported::Offsets { offsets: 3, groups: 4 },
-            expected => Unsupported::DType { name: "out", actual: Bf16, expected },
-        })
-    );
 }

@@ -95,31 +95,6 @@ impl fmt::Display for Kernel {
 }
 
 #[test]
-fn names_are_unique() {
-    let names: HashSet<String> = all().iter().map(Kernel::name).collect();
-    assert_eq!(names.len(), all().len());
-}
-
-#[test]
-fn every_layout_has_tensor_core_kernels_first() {
-    for dtype in [F16, Bf16] {
-        for layout in Layout::all() {
-            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100, false);
-            assert!(
-                matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout),
-                "{layout}"
-            );
-            let found =
-                ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)), false);
-            assert!(
-                matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout),
-                "{layout}"
-            );
-        }
-    }
-}
-
-#[test]
 fn column_major_outputs_run_the_transposed_program() {
     for kernel in all() {
         match kernel.design {

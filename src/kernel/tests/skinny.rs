@@ -13,45 +13,6 @@ fn skinny(problem: &Problem, target: Target) -> Vec<(&'static Kernel, Skinny)> {
 }
 
 #[test]
-fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
-    for layout in Layout::all() {
-        for dtype in [F16, Bf16, F32] {
-            let most = if dtype == F32 { 16 } else { 64 };
-            for few in [1, 3, 8, 16, 64] {
-                let by_rows = skinny(&gemm(dtype, few, 4096, 512, layout), Target::typical(90));
-                let by_columns = skinny(&gemm(dtype, 4096, few, 512, layout), Target::typical(90));
-                assert_eq!(by_rows.is_empty(), few > most, "{dtype} {few} {layout}");
-                assert!(
-                    by_rows
-                        .iter()
-                        .all(|(kernel, config)| config.narrow == Narrow::M
-                            && !kernel.is_transposed())
-                );
-                assert!(
-                    by_columns.iter().all(
-                        |(kernel, config)| config.narrow == Narrow::N && kernel.is_transposed()
-                    )
-                );
-                assert_eq!(by_rows.is_empty(), by_columns.is_empty());
-                for (_, config) in by_rows.iter().chain(&by_columns) {
-                    assert!(i64::from(config.rows) >= few);
-                    assert!(few == 1 || (config.a, config.b) == (layout.a, layout.b));
-                }
-            }
-            assert!(skinny(&gemm(dtype, 65, 4096, 512, layout), Target::typical(90)).is_empty());
-        }
-    }
-    let wide = gemm(F16, 100, 4096, 512, Layout::all().next().unwrap());
-    let (kernel, config) =
-        skinny(&gemm(F16, 1, 4096, 512, Layout::all().next().unwrap()), Target::typical(90))[0];
-    let limit = i64::from(config.rows);
-    assert_eq!(
-        kernel.check_range(&wide),
-        Err(Unsupported::TooMany { dimension: "M", extent: 100, limit })
-    );
-}
-
-#[test]
 fn skinny_launches_cover_more_rows_than_they_are_offered_for() {
     let is_half =
         |kernel: &&Kernel| [kernel.types.a, kernel.types.b, kernel.types.out] == [F16, F16, F16];
