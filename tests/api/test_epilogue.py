@@ -109,34 +109,6 @@ def test_integer_accumulators():
         fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**70, E=other)
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
-@pytest.mark.parametrize("layout", ["tnt", "ttt", "nnt", "tnn"])  # "tn": K-major operands
-def test_integers_are_scaled_rounded_and_saturated(layout, dtype):
-    """To exact integers: the scales are powers of two, and many quotients are ties."""
-    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-    generator = torch.Generator().manual_seed(0)
-    a, b = (
-        laid_out(torch.randint(-128, 128, shape, dtype=torch.int8, generator=generator), letter)
-        for shape, letter in zip(((33, 48), (48, 18)), layout[:2], strict=True)
-    )
-    exact = a.long() @ b.long()
-    scale_a = torch.tensor([2.0**-2, 2.0**-7]).repeat(17)[:33, None]
-    scale_b = torch.full((18,), 0.25)
-    zero = torch.tensor([7], dtype=torch.int32)
-    out = laid_out(torch.zeros(33, 18, dtype=dtype), layout[2])
-    source = f"""
-        def epilogue(accum, sa, sb, z):
-            D = clamp(round(accum * sa * sb) + z, {low}, {high})
-            return D
-    """
-    run_first(fused(a, b, out, source, torch.int32, sa=scale_a, sb=scale_b, z=zero))
-    quotient = exact.double() * scale_a * scale_b
-    assert ((quotient % 1) == 0.5).any()
-    wanted = quotient.round().long() + 7
-    assert (wanted < low).any() and (wanted > high).any()
-    assert torch.equal(out.long(), wanted.clamp(low, high))
-
-
 LARGE = 2**24 + 1  # no float32
 
 

@@ -9,7 +9,7 @@ import torch
 from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments
 from support import memory
 from support.gpu_helpers import say
-from support.helpers import DTYPES, INTEGERS, fake, run_first, same
+from support.helpers import DTYPES, INTEGERS, run_first, same
 from support.memory import Form, Output, random_operand
 from support.sums import FORMS, check, expected
 
@@ -121,30 +121,6 @@ def test_an_epilogue_behind_the_sum(dtype):
         torch.testing.assert_close(out.tensor.double(), wanted, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(total.tensor.double(), product_, rtol=tolerance, atol=tolerance)
         assert out.intact_around() and total.intact_around()
-
-
-def test_compiled_for_fake_tensors_and_run_on_real_ones():
-    args = ElementwiseArguments(*(fake(256, 512) for _ in range(3)))
-    kernel = cutlass_api.get_kernels(args)[0]
-    artifact = kernel.compile(args)
-    a, b = (torch.randn(256, 512, device="cuda").half() for _ in range(2))
-    out = torch.full_like(a, float("nan"))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kernel.run(ElementwiseArguments(a, b, out), artifact)
-    graph.replay()
-    assert same(out, expected(a, b))
-
-
-def test_a_bound_launch():
-    a, b, other = (torch.randn(100, 200, device="cuda") for _ in range(3))
-    out = torch.empty_like(a)
-    args = ElementwiseArguments(a, b, out)
-    launch = cutlass_api.get_kernels(args)[0].bind(args)
-    launch()
-    assert torch.equal(out, a + b)
-    launch(B=other)
-    assert torch.equal(out, a + other)
 
 
 @pytest.mark.timing

@@ -189,7 +189,8 @@ def of_float_operand(tensors: Sequence[Tensor]) -> list[int]:
 def scaled_groups(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor, *rest: Any
 ) -> Tensor:
-    left = a.double() * each(scale_a, a.shape)
+    left = a.double() * each(scale_a[:, None] if scale_a.dim() == 1 else scale_a, a.shape)
+    scale_b = scale_b[:, None] if scale_b.dim() == 2 else scale_b
     products, start = [], 0
     for group, end in enumerate(offs.tolist()):
         scale = scale_b[group] if scale_b.numel() > 1 else scale_b
@@ -207,6 +208,8 @@ def scaled_group_samples(t: Callable[..., Tensor]) -> Any:
     yield t(6, 4), t(3, 4, 5), s(6, 1), s(3, 1, 5), ends, F32
     yield t(6, 256), t(3, 256, 3), s(6, 2), s(3, 2, 3), ends, F32
     yield t(6, 4), t(3, 4, 5), s(1), s(3, 1, 1), ends, F32, True
+    for of_a, of_b in (((), ()), ((6,), (3,)), ((1, 2), (3, 2, 1)), ((6, 1), (3, 5))):
+        yield t(6, 256), t(3, 256, 5), s(*of_a), s(*of_b), ends, F32
 
 
 # ---- quantization --------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import cutlass_api
 import pytest
 import torch
-from cutlass_api import int8_mm, mixed_mm, scaled_grouped_mm, scaled_mm
+from cutlass_api import mixed_mm, scaled_grouped_mm, scaled_mm
 from cutlass_api.arguments import (
     EpilogueArguments,
     GemmArguments,
@@ -27,7 +27,6 @@ from support.eight_bits import (
     float8,
     fused,
     integers,
-    of_blocks,
     product_of_blocks,
     spread,
     swizzled,
@@ -84,29 +83,6 @@ def test_scaled_mm_of_mxfp8(k, device):
 
 
 @devices
-@pytest.mark.parametrize("weights", ["a", "b"])
-@pytest.mark.parametrize("group", [16, 32, 96])
-@pytest.mark.parametrize("zeros", [None, "groups", "columns", "one"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_mixed_mm_of_groups(weights, group, zeros, dtype, device):
-    x, weight = torch.randn(20, 192, device=device).half(), integers(192, 24, device=device)
-    scale = (factors(192 // group, 24, device=device) / 100).to(dtype)
-    shape = {"groups": scale.shape, "columns": (1, 24), "one": (1,), None: (1,)}[zeros]
-    zero = integers(*shape, device=device)
-    wide = weight.double() - (
-        0 if zeros is None else spread(zero.expand(scale.shape), group, 1, weight.shape)
-    )
-    expected = x.double() @ (wide * spread(scale, group, 1, weight.shape))
-    given = None if zeros is None else zero
-    if weights == "b":
-        out = mixed_mm(x, weight, scale, torch.float32, given)
-    else:
-        given = given if given is None or given.dim() == 1 else given.t()
-        out = mixed_mm(weight.t(), x.t(), scale.t(), torch.float32, given).t()
-    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-3)
-
-
-@devices
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", [torch.int8, torch.uint8])
 @pytest.mark.parametrize("group", [32, 128])
@@ -131,26 +107,6 @@ def test_mixed_mm_rounds_dequantized_weights_once(rows, zeros, group, kind, dtyp
 # scaled_grouped_mm.
 
 
-@devices
-@depths
-@pytest.mark.parametrize("a", [(), (M,), (M, 1), (M, 3), (2, 3)], ids=str)
-@pytest.mark.parametrize(
-    "b", [(), (3,), (3, 1, 1), (3, N), (3, 1, N), (3, 3, 2), (3, 3, N)], ids=str
-)
-def test_scaled_grouped_mm(a, b, k, device):
-    A, B = float8(M, k, device=device), float8(3, N, k, device=device).mT
-    ends = torch.tensor([20, 20, 131], dtype=torch.int32, device=device)
-    scale_a, scale_b = factors(*a, device=device), factors(*b, device=device)
-    out = scaled_grouped_mm(A, B, scale_a, scale_b, ends, torch.float32)
-    assert out.dtype is torch.float32 and out.shape == (M, N)
-    scale_a = scale_a[:, None] if a == (M,) else scale_a
-    left = A.double() * of_blocks(scale_a, (M, k))
-    scale_b = scale_b.view(3, 1, -1) if scale_b.dim() in (1, 2) else scale_b
-    right = B.double() * of_blocks(scale_b, (k, N))
-    expected = torch.cat([left[:20] @ right[0], left[20:131] @ right[2]])
-    assert_close(out[:131], expected)
-
-
 def test_fast_sums_of_groups_are_on_request():
     """With scales of rows, groups and columns, but not with scales that vary along K."""
     m, n, k = 256, 256, 512
@@ -173,23 +129,6 @@ def test_fast_sums_of_groups_are_on_request():
 
 
 # Factors of rows, of columns and of all elements.
-
-
-@devices
-@pytest.mark.parametrize("a, b", [((), ()), ((M, 1), (1, N)), ((M, 1), ())], ids=str)
-@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
-def test_factors_of_aligned_operands(a, b, out_dtype, device):
-    """test_eight_bits.py has products of which simt ranks first on Hopper, here sm90 does."""
-    scale_a, scale_b = factors(*a, device=device), factors(*b, device=device)
-    A, B = float8(M, ALIGNED, device=device), float8(N, ALIGNED, device=device).t()
-    expected = (A.double() @ B.double()) * scale_a * scale_b
-    assert_close(scaled_mm(A, B, scale_a, scale_b, out_dtype), expected)
-    A, B = integers(M, ALIGNED, device=device), integers(N, ALIGNED, device=device).t()
-    expected = (A.double() @ B.double()) * scale_a * scale_b
-    assert_close(int8_mm(A, B, scale_a, scale_b, out_dtype=out_dtype), expected)
-    A = torch.randn(M, ALIGNED, device=device).bfloat16()
-    expected = (A.double() @ B.double()) * scale_b
-    assert_close(mixed_mm(A, B, scale_b, out_dtype), expected)
 
 
 def test_hopper_multiplies_aligned_operands_by_tensor_cores():

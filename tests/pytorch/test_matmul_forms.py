@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from cutlass_api.ops import OPS
-from support.operator_calls import SHAPES, dynamo, randn, seed  # noqa: F401
+from support.operator_calls import SHAPES, randn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode

@@ -5,15 +5,7 @@ import pytest
 import torch
 from cutlass_api.ops import OPERATORS
 from cutlass_api.ops._operator import Gradient
-from support.operator_calls import (  # noqa: F401
-    BIAS_RELU,
-    EVERY,
-    F8,
-    integers,
-    operator_of,
-    randn,
-    seed,
-)
+from support.operator_calls import BIAS_RELU, EVERY, F8, integers, operator_of, randn
 from torch import func
 from torch.utils._pytree import tree_flatten, tree_unflatten
 

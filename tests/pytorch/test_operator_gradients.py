@@ -6,17 +6,7 @@ import torch
 from cutlass_api import quantize
 from cutlass_api.ops import OPS
 from support.helpers import run_python
-from support.operator_calls import (  # noqa: F401
-    BIAS_RELU,
-    EVERY,
-    F8,
-    dynamo,
-    ends,
-    integers,
-    operator_of,
-    randn,
-    seed,
-)
+from support.operator_calls import BIAS_RELU, F8, ends, integers, randn
 from torch.utils.checkpoint import (
     checkpoint,
 )

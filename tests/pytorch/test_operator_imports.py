@@ -1,7 +1,6 @@
 """Imports of torch and cutlass_api."""
 
 from support.helpers import run_python
-from support.operator_calls import seed  # noqa: F401
 
 
 def test_torch_is_imported_when_it_is_used():

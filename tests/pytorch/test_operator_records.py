@@ -10,7 +10,7 @@ from cutlass_api.ops import OPERATORS, OPS
 from cutlass_api.ops._labels import Rule
 from cutlass_api.ops._operator import Gradient
 from cutlass_api.ops._sharding import placements
-from support.operator_calls import EVERY, F8, every, randn, seed  # noqa: F401
+from support.operator_calls import EVERY, F8, every, randn
 from torch.distributed.tensor import DTensor
 from torch.utils.flop_counter import flop_registry
 

@@ -8,18 +8,7 @@ import pytest
 import torch
 from cutlass_api.ops import OPS
 from support.helpers import run_python
-from support.operator_calls import (  # noqa: F401
-    BIAS_RELU,
-    EVERY,
-    F8,
-    dynamo,
-    each_call,
-    ends,
-    every,
-    operator_of,
-    randn,
-    seed,
-)
+from support.operator_calls import BIAS_RELU, EVERY, F8, each_call, ends, every, operator_of, randn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -211,7 +200,7 @@ def test_distributed_tensors_beside_others_are_refused():
         except ValueError as error:
             assert error.__cause__ is None, "the chain of causes has no end"
         sys.path[:0] = sys.argv[1:]
-        from support.operator_calls import EVERY, each_call
+        from support.operator_calls import (EVERY, each_call)
         for name in EVERY:
             if len(cutlass_api.ops.OPERATORS[name].tensors) == 1:
                 continue

@@ -4,7 +4,7 @@ import cutlass_api.ops
 import pytest
 import torch
 from cutlass_api.ops import OPERATORS, OPS
-from support.operator_calls import BIAS_RELU, F8, devices, dynamo, randn, seed  # noqa: F401
+from support.operator_calls import BIAS_RELU, F8, devices, randn
 
 
 class Module(torch.nn.Module):

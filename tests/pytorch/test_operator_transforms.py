@@ -4,7 +4,7 @@ import cutlass_api.ops
 import pytest
 import torch
 from cutlass_api.ops import OPS
-from support.operator_calls import (  # noqa: F401
+from support.operator_calls import (
     BIAS_RELU,
     EVERY,
     F8,
@@ -12,10 +12,8 @@ from support.operator_calls import (  # noqa: F401
     SWIGLU,
     ends,
     every,
-    integers,
     operator_of,
     randn,
-    seed,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten

@@ -3,16 +3,7 @@
 import torch
 from cutlass_api.ops import OPS
 from support.helpers import opcheck
-from support.operator_calls import (  # noqa: F401
-    BIAS_RELU,
-    EVERY,
-    devices,
-    ends,
-    every,
-    operator_of,
-    randn,
-    seed,
-)
+from support.operator_calls import BIAS_RELU, EVERY, devices, ends, every, operator_of, randn
 from torch.utils.flop_counter import FlopCounterMode
 
 

@@ -98,17 +98,6 @@ devices = pytest.mark.parametrize("device", DEVICES)
 every = pytest.mark.parametrize("name", EVERY)
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
-@pytest.fixture
-def dynamo():
-    """Forgets code that other tests compiled."""
-    torch._dynamo.reset()
-
-
 def each_operand(args, kind):
     """The arguments with each tensor in turn, also in a list, replaced by one of another kind."""
     flat, spec = torch.utils._pytree.tree_flatten(args)

@@ -188,30 +188,3 @@ impl Comparison {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn decode(opcode: &'static str, name: &str) -> Operation {
-        let words: Vec<&'static str> = opcode.split('.').collect();
-        let kind = words.iter().rev().find_map(|word| Type::parse(word));
-        Operation::decode(&words, name, kind)
-    }
-
-    #[test]
-    fn words_select_the_operation() {
-        assert_eq!(decode("add.s32", "add"), Operation::Binary(Binary::Add));
-        assert_eq!(decode("mul.wide.u32", "mul.wide"), Operation::Binary(Binary::MulWide));
-        let wide = Operation::MultiplyAdd(Binary::MulWide, Type::Signed(8));
-        assert_eq!(decode("mad.wide.s32", "mad.wide"), wide);
-        let conversion =
-            Conversion { to: Type::Signed(4), from: Type::F32, rounding: "rzi", saturates: false };
-        assert_eq!(decode("cvt.rzi.s32.f32", "cvt"), Operation::Convert(conversion));
-        assert_eq!(decode("setp.lo.u32", "setp"), Operation::Compare(Comparison::Lt));
-        assert_eq!(decode("bar.warp.sync", "bar"), Operation::Collective);
-        assert_eq!(decode("bar.sync", "bar"), Operation::Other);
-        assert_eq!(decode("st.async.shared:cluster.v4.b32", "st"), Operation::Other);
-        assert_eq!(decode("frobnicate.u32", "frobnicate"), Operation::Other);
-    }
-}
