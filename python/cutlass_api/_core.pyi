@@ -65,6 +65,7 @@ __all__ = [
     "header",
     "launch_gemm",
     "launch_graphs",
+    "launch_linear",
     "matmul",
     "native_floor",
     "nvrtc_info",
@@ -1224,6 +1225,22 @@ def launch_gemm(
     Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 
     Raises ValueError if the operands do not fit or no kernel serves them.
+    """
+
+def launch_linear(
+    input: TensorLike,
+    B: TensorLike,
+    *operands: TensorLike,
+    epilogue: Callable[..., Any] | str | None = None,
+    element: str | None = None,
+) -> TensorLike | None:
+    """Returns epilogue(input @ B, *operands) for an input (*, K) of rank 2 or 3, in the input's
+    dtype, without a call of torch's dispatcher. None where torch has to see the call (autograd,
+    autocast, a trace, a transform, a subclass of tensors), and for operands that do not fit: the
+    caller then calls an operator of `torch.ops.cutlass_api`.
+
+    B: (K, N), or the words (N, K / 32, 4) of a repacked weight of the type `element`. operands and
+    epilogue: as of `launch_gemm`.
     """
 
 def check_gemm(

@@ -116,6 +116,20 @@ impl View {
         fits.then_some(View { rank: 3, shape, ..*self })
     }
 
+    /// All rows as one matrix. None if no stride leads from each row to the next.
+    pub fn rows(&self) -> Option<View> {
+        let [l, m, k] = self.shape;
+        let [of_l, of_m, _] = self.stride;
+        let of_row = if m == 1 && l > 1 { of_l } else { of_m };
+        let is_matrix = l <= 1 || m <= 1 || of_l == m * of_m;
+        is_matrix.then_some(View {
+            rank: 2,
+            shape: [1, l * m, k],
+            stride: [0, of_row, self.stride[2]],
+            ..*self
+        })
+    }
+
     /// The half-open address range from the first element to the end of the last one.
     pub fn byte_range(&self) -> (u64, u64) {
         if self.numel() == 0 {

@@ -3,15 +3,18 @@
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyTuple};
 
+use super::dispatch::{
+    AutogradQuery, TensorClass, autocast, dispatch_in_python, empty_cuda, is_traced, torch,
+};
 use super::dtype::{
     self, accumulator_type as parse_accumulator, natural_accumulator, natural_output,
 };
 use super::product::{EpilogueOperands, broadcast, run};
 use super::ranges::Range;
 use super::trace::trace_epilogue;
-use crate::operand::{self, DType, DeviceId, ObjectCache, OnceValue, View};
+use crate::operand::{self, DType, DeviceId, View};
 use crate::problem::{GemmProblem, Problem};
 
 /// Returns A @ B, or epilogue(A @ B, **operands), computed by the kernel that ranks first.
@@ -248,187 +251,6 @@ impl<'py> Call<'_, 'py> {
     }
 }
 
-/// What torch knows about a tensor's class.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TensorClass {
-    /// torch's, without a `__torch_dispatch__` of its own.
-    Plain,
-    /// torch's, with its own `__torch_dispatch__`, as FakeTensor.
-    Dispatching,
-    /// Another framework's.
-    Foreign,
-}
-
-impl TensorClass {
-    fn of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorClass> {
-        static CLASSES: ObjectCache<TensorClass> = ObjectCache::empty();
-        let class = tensor.get_type();
-        if let Some(known) = CLASSES.get(&class) {
-            return Ok(*known);
-        }
-        let found = TensorClass::find(&class)?;
-        CLASSES.insert(&class, found);
-        Ok(found)
-    }
-
-    fn find(class: &Bound<'_, PyType>) -> PyResult<TensorClass> {
-        let py = class.py();
-        // Do not import torch for other tensors.
-        let modules = py.import("sys")?.getattr("modules")?;
-        let torch = modules.call_method1("get", ("torch",))?;
-        let Some(base) = torch.getattr_opt("Tensor")? else { return Ok(TensorClass::Foreign) };
-        if !class.is_subclass(&base)? {
-            return Ok(TensorClass::Foreign);
-        }
-        let dispatch = "__torch_dispatch__";
-        match class.getattr(dispatch)?.is(&base.getattr(dispatch)?) {
-            true => Ok(TensorClass::Plain),
-            false => Ok(TensorClass::Dispatching),
-        }
-    }
-}
-
-/// Whether both operands are torch tensors, and one dispatches in Python.
-fn dispatch_in_python(classes: [TensorClass; 2]) -> bool {
-    classes.contains(&TensorClass::Dispatching) && !classes.contains(&TensorClass::Foreign)
-}
-
-/// What autograd says about the tensors of a call.
-#[derive(Default)]
-struct AutogradQuery {
-    /// Whether one requires grad, and grad mode is on.
-    wants_gradient: bool,
-    /// Whether a level of forward-mode differentiation is open outside of `torch.func`; None before
-    /// the first look. Without a level, no tensor has a tangent.
-    has_dual_level: Option<bool>,
-}
-
-impl AutogradQuery {
-    /// Raises RuntimeError for a tensor with a tangent.
-    fn add(&mut self, py: Python<'_>, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
-        if TensorClass::of(tensor)? == TensorClass::Foreign {
-            return Ok(());
-        }
-        let torch = torch(py)?;
-        let requires_grad = tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()?;
-        self.wants_gradient = self.wants_gradient
-            || requires_grad && torch.is_grad_enabled.bind(py).call0()?.is_truthy()?;
-        let forward_mode = torch.forward_mode.bind(py);
-        let has_dual_level = match self.has_dual_level {
-            Some(known) => known,
-            // Inside of a transform of `torch.func`, the operators look for tangents.
-            None => {
-                forward_mode.getattr(intern!(py, "_current_level"))?.extract::<i64>()? >= 0
-                    && torch.transform_level.bind(py).call0()?.is_none()
-            }
-        };
-        self.has_dual_level = Some(has_dual_level);
-        if has_dual_level
-            && !forward_mode.call_method1("unpack_dual", (tensor,))?.getattr("tangent")?.is_none()
-        {
-            return Err(PyRuntimeError::new_err(format!(
-                "{name} has a tangent, and cutlass_api.matmul computes none: \
-                 detach {name}, or use torch.matmul"
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// torch's modules and functions, looked up at the first use with a torch tensor.
-struct Torch {
-    module: Py<PyModule>,
-    forward_mode: Py<PyModule>,
-    increment_version: Py<PyAny>,
-    is_autocast_enabled: Py<PyAny>,
-    is_grad_enabled: Py<PyAny>,
-    /// The function by which Inductor's code allocates on the current CUDA device, without torch's
-    /// dispatcher, and the one that returns the current device. None in builds without them.
-    empty_cuda: Option<(Py<PyAny>, Py<PyAny>)>,
-    is_jit_tracing: Py<PyAny>,
-    /// Returns the level of the innermost transform of `torch.func`, or None.
-    transform_level: Py<PyAny>,
-    /// Returns the number of active dispatch modes.
-    dispatch_modes: Py<PyAny>,
-}
-
-fn torch(py: Python<'_>) -> PyResult<&Torch> {
-    static TORCH: OnceValue<Torch> = OnceValue::new();
-    TORCH.get_or_try_init(py, || {
-        let module = py.import("torch")?;
-        let native = module.getattr("_C")?;
-        let inductors = || -> PyResult<(Py<PyAny>, Py<PyAny>)> {
-            let guards = native.getattr("_dynamo")?.getattr("guards")?;
-            let empty = guards.getattr("_empty_strided_cuda")?;
-            Ok((empty.unbind(), native.getattr("_cuda_getDevice")?.unbind()))
-        };
-        Ok(Torch {
-            is_autocast_enabled: module.getattr("is_autocast_enabled")?.unbind(),
-            empty_cuda: inductors().ok(),
-            forward_mode: py.import("torch.autograd.forward_ad")?.unbind(),
-            // `torch.autograd.graph.increment_version` calls this function from Python.
-            increment_version: native.getattr("_increment_version")?.unbind(),
-            is_grad_enabled: module.getattr("is_grad_enabled")?.unbind(),
-            is_jit_tracing: native.getattr("_is_tracing")?.unbind(),
-            transform_level: native.getattr("_functorch")?.getattr("maybe_current_level")?.unbind(),
-            dispatch_modes: native.getattr("_len_torch_dispatch_stack")?.unbind(),
-            module: module.unbind(),
-        })
-    })
-}
-
-/// Whether torch traces or transforms calls: `torch.jit.trace`, a dispatch mode (make_fx,
-/// FakeTensorMode, FlopCounterMode), or `torch.func` (vmap).
-fn is_traced(py: Python<'_>) -> PyResult<bool> {
-    let torch = torch(py)?;
-    Ok(torch.dispatch_modes.bind(py).call0()?.is_truthy()?
-        || !torch.transform_level.bind(py).call0()?.is_none()
-        || torch.is_jit_tracing.bind(py).call0()?.is_truthy()?)
-}
-
-/// A and B as torch's autocast casts them for `torch.mm`; None if autocast is off for their device.
-#[allow(clippy::type_complexity)]
-fn autocast<'py>(
-    a: &Bound<'py, PyAny>,
-    b: &Bound<'py, PyAny>,
-    device: DeviceId,
-) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
-    let py = a.py();
-    let functions = torch(py)?;
-    let device = match device {
-        DeviceId::Cpu => intern!(py, "cpu"),
-        DeviceId::Cuda(_) => intern!(py, "cuda"),
-    };
-    if !functions.is_autocast_enabled.bind(py).call1((device,))?.is_truthy()? {
-        return Ok(None);
-    }
-    let torch = functions.module.bind(py);
-    let to = torch.call_method1("get_autocast_dtype", (device,))?;
-    let cast = |tensor: &Bound<'py, PyAny>| {
-        if TensorClass::of(tensor)? == TensorClass::Foreign {
-            return Ok(tensor.clone());
-        }
-        // Like torch, cast floating-point tensors except float64.
-        let is_float = tensor.call_method0("is_floating_point")?.is_truthy()?;
-        let is_double = tensor.getattr("dtype")?.eq(torch.getattr("float64")?)?;
-        if is_float && !is_double { tensor.call_method1("to", (&to,)) } else { Ok(tensor.clone()) }
-    };
-    Ok(Some((cast(a)?, cast(b)?)))
-}
-
-/// `_empty_strided_cuda`, if it allocates on the tensor's device.
-fn empty_cuda<'py>(
-    tensor: &Bound<'py, PyAny>,
-    device: DeviceId,
-) -> PyResult<Option<&'py Bound<'py, PyAny>>> {
-    let (DeviceId::Cuda(ordinal), true) = (device, operand::is_plain_torch(tensor)) else {
-        return Ok(None);
-    };
-    let Some((empty, current_device)) = &torch(tensor.py())?.empty_cuda else { return Ok(None) };
-    let is_current = current_device.bind(tensor.py()).call0()?.extract::<i32>()? == ordinal;
-    Ok(is_current.then(|| empty.bind(tensor.py())))
-}
-
 /// Allocates an output tensor of A's framework on A's device.
 fn allocate<'py>(
     tensor: &Bound<'py, PyAny>,
@@ -439,23 +261,13 @@ fn allocate<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = tensor.py();
     let dtype = dtype.unwrap_or_else(|| natural_output(a.dtype, b.dtype));
+    let extents = [a.shape[0], a.shape[1], b.shape[2]];
     if dtype == a.dtype
-        && let Some(empty) = empty_cuda(tensor, a.device)?
+        && let Some(out) = empty_cuda(tensor, a.device, extents, batched)?
     {
-        let dtype = tensor.getattr(intern!(py, "dtype"))?;
-        let (l, m, n) = (a.shape[0], a.shape[1], b.shape[2]);
-        // As torch, count empty dimensions as 1 in strides.
-        let (of_m, of_l) = (n.max(1), m.max(1) * n.max(1));
-        return match batched {
-            true => empty.call1(((l, m, n), (of_l, of_m, 1), dtype)),
-            false => empty.call1(((m, n), (of_m, 1), dtype)),
-        };
+        return Ok(out);
     }
-    let shape = if batched {
-        PyTuple::new(py, [a.shape[0], a.shape[1], b.shape[2]])?
-    } else {
-        PyTuple::new(py, [a.shape[1], b.shape[2]])?
-    };
+    let shape = PyTuple::new(py, &extents[usize::from(!batched)..])?;
     let kwargs = PyDict::new(py);
     if let Some(new_empty) = tensor.getattr_opt(intern!(py, "new_empty"))? {
         if dtype == a.dtype {

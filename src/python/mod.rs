@@ -7,6 +7,7 @@ mod compilation;
 mod cuda;
 mod cuda_arguments;
 mod discovery;
+mod dispatch;
 mod dtype;
 mod epilogue;
 mod errors;
@@ -15,6 +16,7 @@ mod host;
 mod instruments;
 mod kernel;
 mod keywords;
+mod linear;
 mod log;
 mod matmul;
 mod metadata;
@@ -57,6 +59,7 @@ mod _core {
             ElementwiseKernel, PyKernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel,
             Sm80GemmKernel, Sm90GemmKernel,
         },
+        linear::launch_linear,
         matmul::matmul,
         metadata::{describe_epilogue, operand_matches},
         options::{

@@ -147,17 +147,9 @@ impl GemmCall<'_, '_> {
         let traced = self.epilogue.map(|function| trace_epilogue(self.a.py(), function));
         let traced = traced.transpose()?;
         let graph = traced.as_ref().map(|traced| &traced.get().graph);
-        let (mut a, mut b) = (View::UNREAD, View::UNREAD);
+        let mut a = View::UNREAD;
         operand::read_into("A", self.a, &mut a)?;
-        match self.element {
-            None => operand::read_into("B", self.b, &mut b)?,
-            Some(name) => {
-                let dtype = DType::packed(name).ok_or_else(|| {
-                    PyValueError::new_err(format!("element is {name}, which is no type of weights"))
-                })?;
-                b = Operand::packed("B", self.b, dtype)?.1;
-            }
-        }
+        let mut b = read_factor(self.b, self.element)?;
         let main;
         let (out, outputs) = match (self.out.cast::<PyTuple>(), graph) {
             (Ok(outs), Some(graph)) => {
@@ -200,13 +192,23 @@ impl GemmCall<'_, '_> {
                  accumulator and the operands",
             ));
         };
-        let outputs = match outputs.is_empty() {
-            true => output_values_of_one(graph, &out)?,
-            false => outputs,
+        let operands = match outputs.is_empty() {
+            true => EpilogueOperands::ordered(graph, &out, self.operands)?,
+            false => {
+                EpilogueOperands { graph, inputs: input_values(graph, self.operands)?, outputs }
+            }
         };
-        let inputs = input_values(graph, self.operands)?;
-        body(&problem, Some(&EpilogueOperands { graph, inputs, outputs }))
+        body(&problem, Some(&operands))
     }
+}
+
+/// Reads B, or a weight of 4 bits as B: `element` is the type of its elements.
+pub fn read_factor(b: &Bound<'_, PyAny>, element: Option<&str>) -> PyResult<View> {
+    let Some(name) = element else { return operand::read("B", b) };
+    let dtype = DType::packed(name).ok_or_else(|| {
+        PyValueError::new_err(format!("element is {name}, which is no type of weights"))
+    })?;
+    Ok(Operand::packed("B", b, dtype)?.1)
 }
 
 /// The operands of an epilogue, in the order of its graph.
@@ -217,6 +219,16 @@ pub struct EpilogueOperands<'a> {
 }
 
 impl<'a> EpilogueOperands<'a> {
+    /// The operands from inputs in the order of the graph, whose only output is `out`.
+    pub fn ordered(
+        graph: &'a ExpressionGraph,
+        out: &View,
+        operands: &Bound<'_, PyTuple>,
+    ) -> PyResult<Self> {
+        let outputs = output_values_of_one(graph, out)?;
+        Ok(EpilogueOperands { graph, inputs: input_values(graph, operands)?, outputs })
+    }
+
     /// The operands from keywords: inputs, and outputs except D, which is `out`.
     pub fn named(
         graph: &'a ExpressionGraph,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF
 from cutlass_api.nn import _activations
+from cutlass_api.nn._eager import Prepared
 from cutlass_api.ops import OPS
 from cutlass_api.weights import Weight
 from cutlass_api.weights._classes import CLASSES
@@ -60,6 +61,7 @@ class Linear(torch.nn.Module):
         activations: str | None = None,
     ) -> None:
         super().__init__()
+        self._prepared = Prepared()
         if activations is not None:
             _activations.check(activations, weight)
         self.activations = activations
@@ -110,11 +112,16 @@ class Linear(torch.nn.Module):
     def _with(self: Self, order: Callable[[Weight], Weight]) -> Self:
         if self.format is not None:
             self._buffers["values"] = order(self.weight).values
+            self._prepared.clear()
         return self
 
     def forward(self, input: Tensor) -> Tensor:
         """input @ weight.T + bias."""
         tensors = self._buffers
+        if self.activations is None and not torch.compiler.is_compiling():
+            out = self._prepared.multiply(self, input)
+            if out is not None:
+                return out
         if self.format is None:
             return OPS.linear(input, tensors["weight"], self.bias, None)
         if self.activations is None:
@@ -168,6 +175,7 @@ class Linear(torch.nn.Module):
                 )
             return moved.view(tensor.dtype)
 
+        self._prepared.clear()
         super()._apply(keeping, recurse)
         return self
 
