@@ -31,8 +31,8 @@ def convert(
       contains it. ``"lm_head"`` matches ``lm_head`` and ``model.lm_head``; ``"*gate"`` matches the
       routers ``mlp.gate`` and ``mlp.shared_expert_gate``, and not ``mlp.gate_proj``;
       ``"*router*"`` matches ``router.layer``, too; ``"vision_tower"`` is all of that module.
-    - ``group``: elements of a row that share a scale, of "int4", "uint4" and "int8-weight": 32, 64
-      or 128, or -1, the whole row. None: 128, of "int8-weight" the row.
+    - ``group``: elements of a row that share a scale: 32, 64 or 128, or -1, the whole row, for
+      "int8-weight" and the schemes whose function takes ``group``. None: the scheme's default.
 
     The schemes are:
 
@@ -41,8 +41,8 @@ def convert(
     - "fp8-block": weights in float8_e4m3fn, a scale for each block of 128 x 128. Activations are
       quantized in each call, with a scale for each 1 x 128.
     - "fp8-weight", "int8-weight": such weights, and activations in 16 bits.
-    - "int4", "uint4", "mxfp4", "nvfp4": the weights that the functions of
-      :mod:`cutlass_api.quantize` of these names return, and activations in 16 bits.
+    - a function of :mod:`cutlass_api.quantize` for weights of 4 bits, as "int4": the weights that
+      it returns, and activations in 16 bits. The error for an unknown scheme lists all schemes.
 
     Returns and prints a table of what was replaced, and what not and why. Layers stay that ``skip``
     matches; with sizes or dtypes that the scheme does not serve, as float32 without quantized
