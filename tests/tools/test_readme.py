@@ -11,6 +11,7 @@ from pathlib import Path
 import cutlass_api
 import pytest
 import torch
+from cutlass_api._core import ELEMENT_TYPES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md"]
@@ -115,8 +116,8 @@ def least_cc(kernels):
 def types_in(cell):
     names = r"\b(float64|float32|float16|bfloat16|e4m3fn|e5m2|int32|int8|uint8)\b"
     pairs = {"int8", "uint8"} if "(integers" in cell else set()
-    codes = {"int4", "uint4", "float4_e2m1fn"} if "or 4 bits" in cell else set()
-    return {*re.findall(names, cell)} | pairs | codes
+    codes = {each.name for each in ELEMENT_TYPES if each.is_packed and each.cuda_name}
+    return {*re.findall(names, cell)} | pairs | (codes if "or 4 bits" in cell else set())
 
 
 def test_the_table_of_families_says_what_kernels_do():
