@@ -280,10 +280,19 @@ class CheckpointConfig(Saved):
     """The configuration of a checkpoint that is quantized."""
 
 
+#: transformers refuses a configuration whose class has another name than that of the checkpoint.
+CheckpointConfig.__name__ = Config.__name__
+
+
 #: What :func:`enable` has replaced.
 _replaced: dict[str, Any] = {}
 #: Methods whose checkpoints :class:`CheckpointQuantizer` reads.
 METHODS = ("compressed-tensors", "gptq", "awq", "modelopt")
+#: transformers' tables of methods, and what handles :data:`METHODS` there.
+TABLES: tuple[tuple[dict[str, Any], type], ...] = (
+    (auto.AUTO_QUANTIZATION_CONFIG_MAPPING, CheckpointConfig),
+    (auto.AUTO_QUANTIZER_MAPPING, CheckpointQuantizer),
+)
 
 
 def enable() -> None:
@@ -304,9 +313,9 @@ def enable() -> None:
         return
     _replaced["fp8_linear"] = finegrained_fp8.fp8_linear
     finegrained_fp8.fp8_linear = fp8_linear
-    for table, kind in _tables():
+    for at, (table, kind) in enumerate(TABLES):
         for method in METHODS:
-            _replaced[f"{kind.__name__} {method}"] = table.get(method)
+            _replaced[f"{at} {method}"] = table.get(method)
             table[method] = kind
 
 
@@ -315,21 +324,14 @@ def disable() -> None:
     if not _replaced:
         return
     finegrained_fp8.fp8_linear = _replaced["fp8_linear"]
-    for table, kind in _tables():
+    for at, (table, _) in enumerate(TABLES):
         for method in METHODS:
-            before = _replaced[f"{kind.__name__} {method}"]
+            before = _replaced[f"{at} {method}"]
             if before is None:
                 del table[method]
             else:
                 table[method] = before
     _replaced.clear()
-
-
-def _tables() -> list[tuple[dict[str, Any], type]]:
-    return [
-        (auto.AUTO_QUANTIZATION_CONFIG_MAPPING, CheckpointConfig),
-        (auto.AUTO_QUANTIZER_MAPPING, CheckpointQuantizer),
-    ]
 
 
 def fp8_linear(

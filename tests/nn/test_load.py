@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from cutlass_api import quantize
 from cutlass_api.nn import Linear, convert, load
 from cutlass_api.weights import Weight
 from torch import nn
@@ -183,6 +184,38 @@ def test_a_second_load_replaces_the_weights(tmp_path):
     assert torch.equal(fields(new.block.up).to(BF16), expected["block.up.weight"])
 
 
+def test_the_default_device_may_be_meta(tmp_path):
+    kind = KINDS["awq"]
+    stored, expected = quantized(state(), kind, LAYERS)
+    write(tmp_path, stored, kind.quantization)
+    with torch.device("meta"):
+        new = Model()
+        load(new, tmp_path)
+    assert torch.equal(fields(new.block.up).to(BF16), expected["block.up.weight"])
+
+
+def test_layers_whose_names_are_fused_have_the_scheme_of_their_group(tmp_path):
+    """vLLM names a fused layer in the configuration, and the file those that it fuses."""
+    q = quantize.fp8(torch.randn(64, 64, dtype=BF16))
+    scheme = {
+        "targets": ["re:.*qkv_proj"],
+        "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+        "input_activations": {"num_bits": 8, "type": "float", "dynamic": True},
+    }
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": scheme}}
+    tensors = {"q_proj.weight": q.values, "q_proj.weight_scale": q.scales}
+    write(tmp_path, tensors, config)
+    new = nn.ModuleDict({"q_proj": nn.Linear(64, 64, bias=False, dtype=BF16)})
+    load(new, tmp_path)
+    assert new.q_proj.activations == "fp8"
+    # The model fuses them, and the file does not.
+    fused = nn.ModuleDict({"qkv_proj": nn.Linear(64, 64, bias=False, dtype=BF16)})
+    with pytest.raises(
+        ValueError, match=r"the model has no q_proj.weight; (.*\n)+.*qkv_proj.weight"
+    ):
+        load(fused, tmp_path)
+
+
 # What does not fit. The model is unchanged.
 
 
@@ -198,6 +231,11 @@ def of_kind(name, **changes):
 def broken(name, key, change, **changes):
     stored, quantization = of_kind(name, **changes)
     return stored | {key: change(stored[key])}, quantization
+
+
+def converted():
+    convert(new := model(), "int4", skip=("head",))
+    return new
 
 
 REFUSALS = {
@@ -269,6 +307,13 @@ def test_refusals(tmp_path, message):
     after = new.state_dict()
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_matrices_for_a_converted_model(tmp_path):
+    write(tmp_path, state())
+    message = r"the model's block.up.weight is quantized already; load before you convert"
+    with pytest.raises(ValueError, match=message):
+        load(converted(), tmp_path)
 
 
 def test_all_that_does_not_fit_is_listed(tmp_path):
@@ -367,3 +412,5 @@ def test_folders_without_checkpoints(tmp_path):
         load(model(), tmp_path)
     with pytest.raises(TypeError, match=r"pass a torch.nn.Module"):
         load(None, tmp_path)
+    with pytest.raises(ValueError, match=r"0.weight is not initialized; call the model once"):
+        load(nn.Sequential(nn.LazyLinear(4)), write(tmp_path / "lazy", {}))

@@ -113,6 +113,31 @@ def test_float8_in_blocks(tmp_path, name, kind, capsys):
         assert torch.equal(logits(theirs), logits(expected))
 
 
+def test_modules_that_compute_a_buffer_keep_what_is_loaded(tmp_path):
+    """CLIPVisionEmbeddings has the buffer ``position_ids``, and initializes its layers with it."""
+    sizes = dict(hidden_size=64, intermediate_size=64, num_attention_heads=2, image_size=28)
+    config = transformers.CLIPVisionConfig(**sizes, num_hidden_layers=1, patch_size=14)
+    model = transformers.CLIPVisionModel(config).eval()
+    model.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        new = transformers.CLIPVisionModel(config).eval()
+    load(new, tmp_path)
+    image = torch.randn(1, 3, 28, 28)
+    with torch.no_grad():
+        assert torch.equal(new(image).pooler_output, model(image).pooler_output)
+
+
+def test_experts_without_their_scales_are_refused(tmp_path):
+    """transformers stacks the scales of experts, and not their weights, when it saves them."""
+    model = model_of("deepseek")
+    model.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.experts.0.down_proj.weight"
+    write(tmp_path, state | {name: state[name].to(torch.float8_e4m3fn)}, BLOCKS)
+    with pytest.raises(ValueError, match=f"{name} float8_e4m3fn .*no scale beside it"):
+        load(model, tmp_path)
+
+
 def test_conv1d(tmp_path):
     config = transformers.GPT2Config(vocab_size=32, n_embd=128, n_layer=1, n_head=2, n_positions=16)
     make = transformers.AutoModelForCausalLM.from_config
@@ -172,6 +197,41 @@ def test_config_quantizes_saves_and_reloads(tmp_path, scheme, enabled, capsys):
     assert all(
         torch.equal(x.view(-1).view(torch.uint8), y.view(-1).view(torch.uint8)) for x, y in bits
     )
+
+
+@pytest.mark.parametrize("preset", ["W4A16_ASYM", "W8A8", "FP8_BLOCK", "NVFP4A16", "MXFP4A16"])
+def test_checkpoints_that_compressed_tensors_writes(tmp_path, preset):
+    pytest.importorskip("compressed_tensors")
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import (
+        QuantizationConfig,
+        apply_quantization_config,
+        preset_name_to_scheme,
+    )
+
+    scheme = preset_name_to_scheme(preset, ["Linear"])
+    config = QuantizationConfig(config_groups={"all": scheme}, ignore=["lm_head"])
+    apply_quantization_config(model := model_of("llama"), config)
+    for module in model.modules():
+        if getattr(module, "weight_scale", None) is not None:
+            scale = module.weight.abs().max() / (7 if preset.startswith("W4") else 100)
+            module.weight_scale.data.fill_(scale.log2().ceil().exp2())
+        if getattr(module, "weight_zero_point", None) is not None:
+            module.weight_zero_point.data.fill_(1)
+        if getattr(module, "weight_global_scale", None) is not None:
+            module.weight_global_scale.data.fill_(4)
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    model.save_pretrained(tmp_path)
+    compressor.update_config(tmp_path)
+    report = load(new := model_of("llama", "meta"), tmp_path)
+    compressor.decompress_model(model)
+    assert len(report.quantized) == 7
+    for name in report.quantized:
+        expected = model.get_submodule(name).weight
+        assert torch.equal(new.get_submodule(name).weight.dequantize(BF16), expected.to(BF16))
+    activations = {"W8A8": "int8", "FP8_BLOCK": "fp8"}.get(preset)
+    assert {new.get_submodule(name).activations for name in report.quantized} == {activations}
 
 
 def test_compressed_tensors_computes_the_same(tmp_path):

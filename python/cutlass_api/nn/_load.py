@@ -64,11 +64,12 @@ def load(
     target = torch.get_default_device() if device is None else torch.device(device)
     if target.type == "meta":
         target = torch.device("cpu")
-    checkpoint = Checkpoint(folder)
-    reader = Reader(checkpoint.quantization, checkpoint.metadata)
-    filling = Filling(model, checkpoint, reader, target)
-    filling.plan(ignore)
-    filling.run()
+    with torch.device("cpu"):  # a default of meta, as in a context, is that of the model alone
+        checkpoint = Checkpoint(folder)
+        reader = Reader(checkpoint.quantization, checkpoint.metadata)
+        filling = Filling(model, checkpoint, reader, target)
+        filling.plan(ignore)
+        filling.run()
     attach(model)
     print(filling.report)
     return filling.report
@@ -122,8 +123,8 @@ class Filling:
                 task.sources.append(name)
                 if pattern is not None:
                     task.patterns[name] = pattern
-                elif name not in self.layers:
-                    problems += self.targets.problems(name, target, headers[name])
+                if name not in self.layers:
+                    problems += self.targets.problems(name, target, headers[name], pattern is None)
             elif name in unread or self.names.is_unneeded(target):
                 self.report.unread.append(name)
             else:

@@ -103,6 +103,7 @@ class Loading(Report):
     def _summary(self) -> str:
         parts = [f"{self.folder}: {self.tensors} tensors", _size(self.bytes)]
         parts += [f"quantized by {self.method}"] * (self.method is not None)
+        parts += [f"{name} is {source}" for name, source in list(self.tied.items())[:3]]
         parts += [f"{len(self.unread)} not read, as {self.unread[0]}"] if self.unread else []
         return ", ".join(parts)
 

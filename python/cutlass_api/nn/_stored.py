@@ -175,12 +175,14 @@ class Reader:
         return (scheme.get("weights") or {}).get("strategy") == "block"
 
     def _scheme(self, name: str) -> Mapping[str, Any]:
-        """The entry of ``config_groups`` for a layer. {} if there is none: names of layers that are
-        fused in other packages fit nothing.
+        """The entry of ``config_groups`` for a layer. {} if there is none among several: names of
+        layers that are fused in other packages fit nothing.
         """
         groups = self.quantization.get("config_groups") or {}
         if self.method != "compressed-tensors":
             return {}
+        if len(groups) == 1:
+            return dict(*groups.values())
         of_class: Mapping[str, Any] = {}
         for group in groups.values():
             for target in group.get("targets") or ():

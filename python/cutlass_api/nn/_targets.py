@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from cutlass_api._dtypes import FLOATS
 from cutlass_api.nn._checkpoints import Header, listed
@@ -13,7 +14,7 @@ from cutlass_api.nn._linear import Linear
 from cutlass_api.weights import Weight
 from cutlass_api.weights._shards import is_dtensor
 
-#: What transformers' initialization leaves alone.
+#: The mark of tensors that transformers' initialization leaves alone.
 INITIALIZED = "_is_hf_initialized"
 
 
@@ -41,6 +42,10 @@ class Targets:
             matrix = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
             tensors = {"weight": matrix, **module._parameters}
         for name, tensor in tensors.items():
+            if is_lazy(tensor):
+                raise ValueError(
+                    f"load: {dot}{name} is not initialized; call the model once before load"
+                )
             if tensor is not None and name not in module._non_persistent_buffers_set:
                 self.expected[dot + name] = tensor
                 self._names[identity(tensor)].append(dot + name)
@@ -54,20 +59,18 @@ class Targets:
             tensor = self.owner(target).values
         return self.device if tensor.is_meta else tensor.device
 
-    def problems(self, name: str, target: str, header: Header) -> list[str]:
-        """Why a tensor of the file is not a value of one of the model."""
+    def problems(self, name: str, target: str, header: Header, is_value: bool) -> list[str]:
+        """Why a tensor of the file is not a value of one of the model, or an operand of one."""
         tensor = self.expected[target]
+        alike = {header.dtype, tensor.dtype} <= {*FLOATS, torch.float64}
         reason = None
         if target in self._quantized:
             reason = "is quantized already; load before you convert"
         elif is_dtensor(tensor):
             reason = "is a DTensor; load before you shard"
-        elif header.shape != tuple(tensor.shape):
+        elif is_value and header.shape != tuple(tensor.shape):
             reason = f"is {describe(tensor)}"
-        elif header.dtype != tensor.dtype and not {header.dtype, tensor.dtype} <= {
-            *FLOATS,
-            torch.float64,
-        }:
+        elif header.dtype != tensor.dtype and not alike:
             reason = f"is {describe(tensor)}"
             if header.dtype is torch.float8_e4m3fn:
                 reason += ", and there is no scale beside it"
@@ -160,34 +163,38 @@ class Targets:
                 "these are on meta and in no file; construct the model on a device, or assign "
                 f"them after load{listed(rows)}"
             )
-        for home, module, name in left:
-            self._initialize(home, module, name)
+        if left:
+            self._initialize(left)
 
-    def _initialize(self, home: str, module: Any, name: str) -> None:
-        """Initializes a tensor as transformers does when a file lacks it."""
-        from transformers import PreTrainedModel
-
-        tensors = module._parameters if name in module._parameters else module._buffers
-        empty = torch.empty_like(tensors[name], device=self.device)
-        is_parameter = isinstance(tensors[name], torch.nn.Parameter)
-        tensors[name] = torch.nn.Parameter(empty) if is_parameter else empty
-        others = [
-            tensor
-            for tensor in (*module._parameters.values(), *module._buffers.values())
-            if tensor is not None and tensor is not tensors[name] and not tensor.is_meta
-        ]
+    def _initialize(self, left: list[tuple[str, Any, str]]) -> None:
+        """Initializes tensors as transformers does when a file lacks them. Their modules also
+        initialize those of other modules, but for tensors with a mark.
+        """
         model = self.model
-        while home:
-            home = home.rpartition(".")[0]
-            if isinstance(each := self.model.get_submodule(home), PreTrainedModel):
-                model = each
-                break
-        for tensor in others:
+        done = [x for x in (*model.parameters(), *model.buffers()) if not x.is_meta]
+        done = [x for x in done if not hasattr(x, INITIALIZED)]
+        for _, module, name in left:
+            tensors = module._parameters if name in module._parameters else module._buffers
+            empty = torch.empty_like(tensors[name], device=self.device)
+            is_parameter = isinstance(tensors[name], torch.nn.Parameter)
+            tensors[name] = torch.nn.Parameter(empty) if is_parameter else empty
+        for tensor in done:
             setattr(tensor, INITIALIZED, True)
         with torch.no_grad():
-            model._init_weights(module)
-        for tensor in others:
+            for home, module in {home: module for home, module, _ in left}.items():
+                self._model_of(home)._init_weights(module)
+        for tensor in done:
             delattr(tensor, INITIALIZED)
+
+    def _model_of(self, home: str) -> Any:
+        """The model of transformers that contains a module."""
+        from transformers import PreTrainedModel
+
+        while home:
+            if isinstance(found := self.model.get_submodule(home), PreTrainedModel):
+                return found
+            home = home.rpartition(".")[0]
+        return self.model
 
 
 def describe(tensor: Tensor) -> str:
