@@ -96,8 +96,9 @@ def test_a_compute_capability_alone_finds_its_gpu_kernels(cc):
     # Only Hopper has Hopper's instructions, and some skinny kernels exceed other chips' shared
     # memory.
     ours = [k for k in everything if k.metadata.min_cc <= cc]
-    assert set(found) <= set(ours) and found == [k for k in ours if k in set(found)]
-    elsewhere = {type(k.metadata.design) for k in set(ours) - set(found)}
+    chosen = set(found)
+    assert chosen <= set(ours) and found == [k for k in ours if k in chosen]
+    elsewhere = {type(k.metadata.design) for k in set(ours) - chosen}
     assert elsewhere <= ({Sm90DesignMetadata, SkinnyDesignMetadata} if cc != 90 else set())
     remaining = {type(kernel.metadata.design) for kernel in found}
     assert SkinnyDesignMetadata in remaining and (Sm90DesignMetadata in remaining) == (cc == 90)

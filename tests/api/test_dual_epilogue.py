@@ -11,17 +11,6 @@ from support.helpers import coarse, fake, run_first
 SWIGLU = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D\n"
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
-def test_the_product_of_a_second_matrix(batch, dtype):
-    a, b, up = (coarse(*batch, *of, dtype=dtype) for of in ((5, 7), (7, 9), (7, 9)))
-    out = torch.full((*batch, 5, 9), torch.nan, dtype=dtype)
-    accumulator = torch.float64 if dtype == torch.float64 else torch.float32
-    run_first(fused(a, b, out, SWIGLU, accumulator, up=up))
-    gate, other = ((a.double() @ x.double()).to(accumulator) for x in (b, up))
-    assert_close(out, torch.nn.functional.silu(gate) * other)
-
-
 def test_a_second_product_of_integers():
     a, b, up = (torch.randint(-9, 9, of, dtype=torch.int8) for of in ((5, 7), (7, 9), (7, 9)))
     out = torch.zeros(5, 9, dtype=torch.int32)

@@ -13,6 +13,7 @@ from cutlass_api.arguments import (
     GemmArguments,
     GroupedGemmArguments,
 )
+from support.properties import first_of_families
 
 pytestmark = [
     pytest.mark.gpu,
@@ -71,18 +72,11 @@ def the_current_device_stays():
     assert torch.cuda.current_device() == 0
 
 
-def one_of_each_family(args: GemmArguments) -> list[cutlass_api.Kernel]:
-    first: dict[str, cutlass_api.Kernel] = {}
-    for kernel in cutlass_api.get_kernels(args):
-        first.setdefault(kernel.metadata.kernel_name.split("_")[0], kernel)
-    return list(first.values())
-
-
 @pytest.mark.parametrize("assume", [False, True], ids=["checks", "assumed"])
 def test_one_artifact_serves_both_devices(assume: bool) -> None:
     """Alternates devices, so that the program's last launch is always on the other device."""
     products = [Gemm(0), Gemm(1)]
-    kernels = one_of_each_family(products[0].args)
+    kernels = first_of_families(products[0].args)
     assert len(kernels) > 2
     for kernel in kernels:
         artifact = kernel.compile(products[1].args)
@@ -170,7 +164,7 @@ def test_epilogues_with_a_workspace_and_without() -> None:
         epilogue = EpilogueArguments(FUSED, bias=row, D=D, total=total)
         product = Gemm(device, epilogue=epilogue)
         expected = (product.expected + row.double()).relu()
-        for kernel in one_of_each_family(product.args):
+        for kernel in first_of_families(product.args):
             D.fill_(torch.nan)
             total.fill_(torch.nan)
             torch.cuda.synchronize(device)

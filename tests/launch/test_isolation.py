@@ -165,13 +165,9 @@ def test_a_launch_in_a_fork_says_that_cuda_does_not_survive_it() -> None:
             multiply()
             first(args, "skinny").compile(args, cc=90)
             for call in (*calls, *calls, lambda: first(args, "simt").run(args)):
-                try:
+                spawn = 'multiprocessing.set_start_method("spawn")'
+                with raises(RuntimeError, "CUDA does not survive a fork", spawn):
                     call()
-                except RuntimeError as error:
-                    assert "CUDA does not survive a fork" in str(error), error
-                    assert 'multiprocessing.set_start_method("spawn")' in str(error), error
-                else:
-                    raise AssertionError("nothing was raised")
 
         assert ended(fork(child)) == 0
         before = device.launches()
@@ -356,14 +352,9 @@ def test_the_reset_of_a_device_is_named() -> None:
         on_other = kernel.bind(there, artifact, OTHER_DEVICE)
         device.library.stand_in_reset(0)
         for call in (*calls, *calls):
-            try:
+            said = "the CUDA context is lost: other code", "has reset the device"
+            with raises(RuntimeError, "CUDA_ERROR_CONTEXT_IS_DESTROYED", *said):
                 call()
-            except RuntimeError as error:
-                assert "CUDA_ERROR_CONTEXT_IS_DESTROYED" in str(error), error
-                assert "the CUDA context is lost: other code" in str(error), error
-                assert "has reset the device" in str(error), error
-            else:
-                raise AssertionError("nothing was raised")
         assert device.library.stand_in_open_contexts() == 0
         before = device.launches()
         on_other()

@@ -76,12 +76,8 @@ def test_a_refused_launch_is_made_again_where_its_context_was_not_current(curren
         ]:
             device.fail(failing, code)
             for call in (again, launch):
-                try:
+                with raises(RuntimeError, name):
                     call()
-                except RuntimeError as error:
-                    assert name in str(error), error
-                else:
-                    raise AssertionError(f"nothing was raised where {{failing}} fails")
                 assert device.library.stand_in_open_contexts() == open_contexts
         device.fail("")
         again()
@@ -167,7 +163,7 @@ def test_nothing_is_launched_for_an_empty_output():
         """
         a.describe(A, (0, 256)); out.describe(OUT, (0, 64))
         empty = GemmArguments(a, b, out, "float32")
-        for kernel in cutlass_api.get_kernels(empty)[::16]:  # each compiles
+        for kernel in cutlass_api.get_kernels(empty)[::64]:  # each compiles
             kernel.run(empty, stream=STREAM)
         assert device.launches() == 0
         """
@@ -198,12 +194,8 @@ def test_an_artifact_of_another_kernel_or_architecture_is_refused():
         ):
             before = device.library.stand_in_libraries()
             for take in (kernel.run, kernel.bind):
-                try:
+                with raises(ValueError, words):
                     take(args, artifact, stream=STREAM)
-                except ValueError as error:
-                    assert words in str(error), error
-                else:
-                    raise AssertionError(words)
             assert device.library.stand_in_libraries() == before, "it was loaded"
         with raises(TypeError, "compiled_artifact is a str"):
             kernel.run(args, "artifact", stream=STREAM)
@@ -261,13 +253,8 @@ def test_an_artifact_is_of_its_kernel():
         """
         from cutlass_api.artifact import CompiledArtifact
         other = first(args, "sm90")
-        try:
+        with raises(ValueError, kernel.metadata.kernel_name, other.metadata.kernel_name):
             CompiledArtifact(kernel.compile(args).compiled_obj, other)
-        except ValueError as error:
-            assert kernel.metadata.kernel_name in str(error), error
-            assert other.metadata.kernel_name in str(error), error
-        else:
-            raise AssertionError("another kernel's program was taken")
         """
     )
 
@@ -324,12 +311,8 @@ def test_run_takes_its_arguments_in_every_form():
             ((args,), dict(assume_supported_args=1), "'int' object is not an instance of 'bool'"),
             ((None,), {}, "args is a NoneType"),
         ]:
-            try:
+            with raises(TypeError, said):
                 kernel.run(*positional, **named)
-            except TypeError as error:
-                assert said in str(error), error
-            else:
-                raise AssertionError(said)
         assert device.launches() == before
         """
     )

@@ -96,26 +96,6 @@ def test_derivatives_are_torchs(name, sign):
         )
 
 
-def test_derivatives_of_a_second_product_are_torchs():
-    source = "def f(accum, up):\n    D = product(up) * silu(accum)\n    return D"
-    inputs = [random(4, 6), random(6, 5), random(6, 5)]
-    assert_equal(
-        derivatives(lambda a, b, up: OPS.mm_epilogue(a, b, [up], source), inputs),
-        derivatives(lambda a, b, up: (a @ up) * torch.nn.functional.silu(a @ b), inputs),
-    )
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_derivatives_of_linear_are_torchs(name, sign):
-    inputs = [random(2, 4, 6, sign=sign), random(5, 6), random(5)]
-    function = by_torch(name)
-    assert_equal(
-        derivatives(lambda x, w, bias: OPS.linear(x, w, bias, name), inputs),
-        derivatives(lambda x, w, bias: function(torch.nn.functional.linear(x, w, bias)), inputs),
-    )
-
-
 @pytest.mark.parametrize("expression", ["{}", "{} * C + accum", "accum * 2 + {}", "C - ({})"])
 @pytest.mark.parametrize("name", [*ELEMENTWISE, "product"])
 def test_epilogues_that_keep_partial_sums_are_linear(name, expression):

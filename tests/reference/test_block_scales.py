@@ -44,6 +44,7 @@ from support.eight_bits import (
     swizzled,
 )
 from support.helpers import fake
+from support.properties import family_of
 
 
 def run(arguments):
@@ -256,7 +257,7 @@ def test_families_without_block_scales_say_so():
     a, b, out = fake(64, 64, dtype=E4M3), fake(64, 64, dtype=E4M3, layout="n"), fake(64, 64)
     arguments = fused(a, b, out, BOTH.format((1, 16), (16, 1)), left=fake(64, 4), right=fake(4, 64))
     kernels = cutlass_api.get_kernels(arguments, cc=90)
-    assert {kernel.metadata.kernel_name.split("_")[0] for kernel in kernels} == {"simt"}
+    assert {family_of(kernel) for kernel in kernels} == {"simt"}
     text = cutlass_api._core.explanation(arguments, 90)
     assert "it applies no scales of such blocks along K" in text
 
@@ -272,7 +273,7 @@ def test_hopper_scales_the_integers_of_mixed_products(scaled, depth, is_served):
     out = fake(64, 64, dtype=torch.float16)
     arguments = fused(a, b, out, f"{source}\n    return D", s=fake(*scale))
     kernels = cutlass_api.get_kernels(arguments, cc=90)
-    families = {kernel.metadata.kernel_name.split("_")[0] for kernel in kernels}
+    families = {family_of(kernel) for kernel in kernels}
     assert families == ({"simt", "sm90"} if is_served else {"simt"})
     if not is_served:
         text = cutlass_api._core.explanation(arguments, 90)
