@@ -4,20 +4,17 @@ kernels.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from itertools import pairwise
 from unittest import mock
 
 import cutlass_api
 import pytest
 import torch
-from support.helpers import run_python
-from support.nvgemm import NVUniversalGemmKernelWrapper, backend, kernel_cache, render
+from support.nvgemm import NVUniversalGemmKernelWrapper, backend, kernel_cache
 from support.problems import Problem
 from support.properties import Types, family_of
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
-from torch._inductor.async_compile import AsyncCompile
 
 pytestmark = pytest.mark.gpu
 
@@ -257,67 +254,3 @@ def test_rows_that_grow_after_compilation() -> None:
             x = torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16)
             assert_as_good_as_torch(x, weight.mT, compiled(x, weight))
     assert witness.calls == 4
-
-
-def test_generated_code_for_few_rows_computes_many() -> None:
-    """The five kernels that NVGEMM times for 16 rows, in the code that it generates for them."""
-    torch.manual_seed(0)
-    half = {"device": "cuda", "dtype": torch.float16}
-    weight = torch.randn(1024, 4096, **half)
-
-    def operands(rows: int) -> list[torch.Tensor]:
-        out = torch.full((rows, 1024), torch.nan, **half)
-        return [torch.randn(rows, 4096, **half), weight.mT, out]
-
-    few = cutlass_api.arguments.GemmArguments(*operands(16), accumulator_type=torch.float32)
-    kernels = kernel_cache.get_compatible_kernels(few, 90)[:5]
-    assert "skinny" in {family_of(kernel) for kernel in kernels}
-    for kernel in kernels:
-        size = kernel.get_workspace_size(few)
-        workspaces = [torch.empty(size, device="cuda", dtype=torch.uint8)] if size else []
-        with inductor_config.patch(compile_threads=1):
-            source = render(kernel.metadata.kernel_name, workspace_size=size)
-            module = AsyncCompile().nv_universal_gemm("nv_universal_gemm_test", source)
-        for rows in (16, 4096, 1000, 1):
-            a, b, out = operands(rows)
-            module.run(a, b, out, *workspaces, stream=torch.cuda.current_stream().cuda_stream)
-            assert_as_good_as_torch(a, b, out)
-
-
-@pytest.mark.skipif(
-    "rutlass" not in {point.name for point in entry_points(group="torch.backends")},
-    reason="the package is not installed, so torch does not load its entry point",
-)
-def test_a_process_needs_to_import_only_torch(tmp_path) -> None:
-    """A first process compiles, a second one takes the code from Inductor's cache."""
-    code = """
-        import torch
-        import torch._inductor.config as inductor
-        from torch._dynamo.utils import counters
-
-        inductor.max_autotune_gemm_backends = "NVGEMM"
-        a, b = (torch.randn(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
-        product = torch.compile(torch.mm, mode="max-autotune-no-cudagraphs", dynamic=False)(a, b)
-        assert (product.double() - a.double() @ b.double()).norm() < 1e-3 * product.norm()
-        hits = counters["inductor"]["fxgraph_cache_hit"]
-        print(hits + counters["aot_autograd"]["autograd_cache_hit"])
-    """
-    first, second = (
-        int(run_python(code, timeout=300, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))) for _ in range(2)
-    )
-    assert first == 0 and second > 0
-
-
-def test_a_patched_workspace_size_is_honoured() -> None:
-    """If a client replaces the method on the class, `run` receives a workspace of the returned
-    size.
-    """
-    torch.manual_seed(0)
-    a, b = (torch.randn(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
-    with (
-        mock.patch.object(cutlass_api.Kernel, "get_workspace_size", return_value=4096) as asked,
-        inductor("NVGEMM") as witness,
-    ):
-        out = torch.compile(matmul, mode="max-autotune-no-cudagraphs", dynamic=False)(a, b)
-    assert asked.called and "workspace=workspace" in witness.code[0]
-    assert_as_good_as_torch(a, b, out)

@@ -170,32 +170,6 @@ def test_a_graph_outlives_everything_it_was_captured_with() -> None:
 # ---- operands ------------------------------------------------------------------------------------
 
 
-def test_operands_whose_memory_moved_are_read_anew(exchange_mode: bool) -> None:
-    gemm = Gemm()
-    gemm.a.data = torch.full_like(gemm.a, 6)
-    gemm.kernel.run(gemm.args, gemm.artifact)
-    assert gemm.shows(6)
-    # The same kernel serves other matching shapes.
-    gemm.a.resize_(256, 32).fill_(1)
-    gemm.b.resize_(32, 512).fill_(1)
-    gemm.out.resize_(256, 512).fill_(torch.nan)
-    gemm.kernel.run(gemm.args, gemm.artifact)
-    torch.cuda.synchronize()
-    assert (gemm.out == 32).all()
-    # Mismatched shapes raise, even with assume_supported_args.
-    gemm.b.resize_(16, 512)
-    with pytest.raises(ValueError, match="K"):
-        gemm.kernel.run(gemm.args, gemm.artifact, assume_supported_args=True)
-    # Memory that the kernel cannot address also raises.
-    unaligned = torch.ones(32 * 512 + 1, device="cuda", dtype=torch.float16)[1:]
-    gemm.b.data = unaligned.view(32, 512)
-    if not gemm.kernel.supports(
-        GemmArguments(gemm.a, gemm.b, gemm.out, accumulator_type=torch.float32)
-    ):
-        with pytest.raises(ValueError, match="B"):
-            gemm.kernel.run(gemm.args, gemm.artifact, assume_supported_args=True)
-
-
 def test_what_was_compiled_for_fake_tensors_runs_on_real_ones() -> None:
     gemm = Gemm()
     artifact = gemm.kernel.compile(fake_gemm(128, 256, 64))
@@ -261,19 +235,6 @@ def test_jax_arrays() -> None:
     torch.cuda.synchronize()
     expected = torch.from_dlpack(a).double() @ torch.from_dlpack(b).double()
     torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3)
-
-
-def test_a_kernel_for_the_cpu_refuses_gpu_operands_and_the_other_way_round() -> None:
-    gemm = Gemm()
-    cpu = GemmArguments(gemm.a.cpu(), gemm.b.cpu(), gemm.out.cpu(), accumulator_type=torch.float32)
-    (reference,) = cutlass_api.get_kernels(cpu)
-    for assume in (False, True):
-        with pytest.raises(ValueError, match="not support"):
-            reference.run(gemm.args, assume_supported_args=assume)
-        with pytest.raises(ValueError, match="not support"):
-            gemm.kernel.run(cpu, gemm.artifact, assume_supported_args=assume)
-    torch.cuda.synchronize()
-    assert gemm.out.isnan().all()
 
 
 # ---- times --------------------------------------------------------------------------------------
