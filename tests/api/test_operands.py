@@ -292,6 +292,7 @@ def test_blocks_of_a_batch_that_share_a_row():
     parent = ones(2, 9, 4)
     with pytest.raises(ValueError, match=r"^out shares memory with A"):
         GemmArguments(parent[:, :4], ones(2, 4, 4), parent[:, 3:7], "float32")
+    GemmArguments(parent[0, :4, :0], ones(0, 4), parent[0, :4], "float32")  # A has no elements
 
 
 def test_elementwise_in_place():
