@@ -53,6 +53,7 @@ __all__ = [
     "check_gemm",
     "chip_rates",
     "clear_tuning_results",
+    "computes_alone",
     "describe_epilogue",
     "device_cc",
     "device_count",
@@ -1227,20 +1228,26 @@ def launch_gemm(
     Raises ValueError if the operands do not fit or no kernel serves them.
     """
 
+def computes_alone(input: Any, *operands: Any) -> bool:
+    """Whether torch's dispatcher would do nothing but compute: the input has no class that
+    dispatches, and nothing records, traces or casts a call with these tensors.
+    """
+
 def launch_linear(
     input: TensorLike,
     B: TensorLike,
     *operands: TensorLike,
     epilogue: Callable[..., Any] | str | None = None,
     element: str | None = None,
-) -> TensorLike | None:
-    """Returns epilogue(input @ B, *operands) for an input (*, K) of rank 2 or 3, in the input's
-    dtype, without a call of torch's dispatcher. None where torch has to see the call (autograd,
+    out_dtype: NumericLike | None = None,
+) -> Any:
+    """Returns epilogue(input @ B, *operands) for an input (*, K) of rank 2 or 3, in `out_dtype`,
+    without a call of torch's dispatcher. None where torch has to see the call (autograd,
     autocast, a trace, a transform, a subclass of tensors), and for operands that do not fit: the
     caller then calls an operator of `torch.ops.cutlass_api`.
 
-    B: (K, N), or the words (N, K / 32, 4) of a repacked weight of the type `element`. operands and
-    epilogue: as of `launch_gemm`.
+    out_dtype: by default the input's. B: (K, N), or the words (N, K / 32, 4) of a repacked
+    weight of the type `element`. operands and epilogue: as of `launch_gemm`.
     """
 
 def check_gemm(

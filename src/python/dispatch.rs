@@ -175,13 +175,14 @@ pub fn autocast<'py>(
     Ok(Some((cast(a)?, cast(b)?)))
 }
 
-/// A row-major tensor (l, m, n), or (m, n) if it is no batch, of this tensor's dtype and device,
-/// from the allocator that Inductor's code calls. None where that serves another device.
+/// A row-major tensor (l, m, n), or (m, n) if it is no batch, on this tensor's device, of its dtype
+/// or `dtype`, from the allocator that Inductor's code calls. None where that serves another device.
 pub fn empty_cuda<'py>(
     tensor: &Bound<'py, PyAny>,
     device: DeviceId,
     [l, m, n]: [i64; 3],
     is_batch: bool,
+    dtype: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = tensor.py();
     let (DeviceId::Cuda(ordinal), true) = (device, operand::is_plain_torch(tensor)) else {
@@ -191,7 +192,11 @@ pub fn empty_cuda<'py>(
     if current_device.bind(py).call0()?.extract::<i32>()? != ordinal {
         return Ok(None);
     }
-    let (empty, dtype) = (empty.bind(py), tensor.getattr(intern!(py, "dtype"))?);
+    let empty = empty.bind(py);
+    let dtype = match dtype {
+        Some(dtype) => dtype.clone(),
+        None => tensor.getattr(intern!(py, "dtype"))?,
+    };
     // As torch, count empty dimensions as 1 in strides.
     let (of_m, of_l) = (n.max(1), m.max(1) * n.max(1));
     match is_batch {
@@ -200,8 +205,10 @@ pub fn empty_cuda<'py>(
     }
 }
 
-/// Whether the dispatcher would do nothing but compute: the input has no class that dispatches, and
-/// nothing records, traces or casts the call.
+/// Whether torch's dispatcher would do nothing but compute: the input has no class that dispatches,
+/// and nothing records, traces or casts a call with these tensors.
+#[pyfunction]
+#[pyo3(signature = (input, *operands))]
 pub fn computes_alone(input: &Bound<'_, PyAny>, operands: &Bound<'_, PyTuple>) -> PyResult<bool> {
     let py = input.py();
     if TensorClass::of(input)? != TensorClass::Plain || is_traced(py)? {

@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
 use super::dispatch::{computes_alone, empty_cuda};
 use super::dtype::natural_accumulator;
@@ -13,15 +13,14 @@ use super::trace::trace_epilogue;
 use crate::operand::{self, View};
 use crate::problem::{GemmProblem, Problem};
 
-/// Returns epilogue(input @ B, *operands) for an input (*, K) of rank 2 or 3, in the input's dtype,
-/// without a call of torch's dispatcher. None where torch has to see the call (autograd, autocast,
+/// Returns epilogue(input @ B, *operands) for an input (*, K) of rank 2 or 3, in `out_dtype`, without a call of torch's dispatcher. None where torch has to see the call (autograd, autocast,
 /// a trace, a transform, a subclass of tensors), and for operands that do not fit: the caller then
 /// calls an operator of `torch.ops.cutlass_api`.
 ///
-/// B: (K, N), or the words (N, K / 32, 4) of a repacked weight of the type `element`. operands and
+/// out_dtype: by default the input's. B: (K, N), or the words (N, K / 32, 4) of a repacked weight of the type `element`. operands and
 /// epilogue: as of `launch_gemm`.
 #[pyfunction]
-#[pyo3(signature = (input, B, *operands, epilogue = None, element = None))]
+#[pyo3(signature = (input, B, *operands, epilogue = None, element = None, out_dtype = None))]
 #[allow(non_snake_case)]
 pub fn launch_linear<'py>(
     input: &Bound<'py, PyAny>,
@@ -29,6 +28,7 @@ pub fn launch_linear<'py>(
     operands: &Bound<'py, PyTuple>,
     epilogue: Option<&Bound<'py, PyAny>>,
     element: Option<&str>,
+    out_dtype: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = input.py();
     if !computes_alone(input, operands)? {
@@ -36,7 +36,7 @@ pub fn launch_linear<'py>(
     }
     let _range =
         Range::of_call(py, "cutlass_api::linear", || Ok((PyTuple::new(py, [input, B])?, None)));
-    match multiply(input, B, operands, epilogue, element) {
+    match multiply(input, B, operands, epilogue, element, out_dtype) {
         Err(error)
             if error.is_instance_of::<PyValueError>(py)
                 || error.is_instance_of::<PyTypeError>(py)
@@ -54,6 +54,7 @@ fn multiply<'py>(
     operands: &Bound<'py, PyTuple>,
     epilogue: Option<&Bound<'py, PyAny>>,
     element: Option<&str>,
+    out_dtype: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let mut a = View::UNREAD;
     operand::read_into("input", input, &mut a)?;
@@ -61,7 +62,7 @@ fn multiply<'py>(
         return Ok(None);
     }
     let b = read_factor(b, element)?;
-    let out = allocate(input, &a, b.shape[2])?;
+    let out = allocate(input, &a, b.shape[2], out_dtype)?;
     let (Some(rows), Some(target)) = (a.rows(), operand::read("out", &out)?.rows()) else {
         return Ok(None);
     };
@@ -88,12 +89,19 @@ fn multiply<'py>(
     Ok(Some(out))
 }
 
-/// A tensor of the input's dtype, with N columns.
-fn allocate<'py>(input: &Bound<'py, PyAny>, a: &View, n: i64) -> PyResult<Bound<'py, PyAny>> {
+/// A tensor with N columns of this dtype, by default the input's.
+fn allocate<'py>(
+    input: &Bound<'py, PyAny>,
+    a: &View,
+    n: i64,
+    dtype: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let (py, extents, is_batch) = (input.py(), [a.shape[0], a.shape[1], n], a.rank == 3);
-    if let Some(out) = empty_cuda(input, a.device, extents, is_batch)? {
+    if let Some(out) = empty_cuda(input, a.device, extents, is_batch, dtype)? {
         return Ok(out);
     }
     let shape = PyTuple::new(py, &extents[usize::from(!is_batch)..])?;
-    input.call_method1(intern!(py, "new_empty"), (shape,))
+    let kwargs = PyDict::new(py);
+    kwargs.set_item("dtype", dtype)?;
+    input.call_method(intern!(py, "new_empty"), (shape,), Some(&kwargs))
 }

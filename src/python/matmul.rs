@@ -263,7 +263,7 @@ fn allocate<'py>(
     let dtype = dtype.unwrap_or_else(|| natural_output(a.dtype, b.dtype));
     let extents = [a.shape[0], a.shape[1], b.shape[2]];
     if dtype == a.dtype
-        && let Some(out) = empty_cuda(tensor, a.device, extents, batched)?
+        && let Some(out) = empty_cuda(tensor, a.device, extents, batched, None)?
     {
         return Ok(out);
     }

@@ -51,6 +51,7 @@ mod _core {
         artifact::{CompiledArtifact, PyProgram, PyResources},
         cuda::CudaFunction,
         discovery::{get_kernels, register_kernel_class},
+        dispatch::computes_alone,
         dtype::{PyDType, PyElement, product_dtypes},
         epilogue::EpilogueArguments,
         explain::{PyEstimate, explanation},

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cutlass_api import quantize
 from cutlass_api.ops import OPS, int8_mm, scaled_mm
 from cutlass_api.weights import Float8, Int8, Weight
+from cutlass_api.weights._formats import Format, find_format
+from cutlass_api.weights._scales import WHOLE
 
 
 class Activations(NamedTuple):
@@ -60,6 +61,12 @@ def has_blocks(values: Tensor, scales: Tensor) -> bool:
     return scales.dim() > 0 and tuple(scales.shape) != (values.shape[0], 1)
 
 
+def format_of(activations: str, values: Tensor, scales: Tensor) -> Format:
+    """The format of the quantized input of a weight with these values and scales."""
+    block = (1, 128) if has_blocks(values, scales) else (1, WHOLE)
+    return find_format(ACTIVATIONS[activations].dtype, block, False)[0]
+
+
 def linear(
     input: Tensor,
     values: Tensor,
@@ -95,8 +102,8 @@ def product(
     rows = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
     if permutation is not None:
         rows = rows.index_select(1, permutation)
-    quantizer = quantize.per_block if has_blocks(values, scales) else quantize.per_row
-    a, scale = quantizer(rows, record.dtype)
+    format = format_of(activations, values, scales)
+    a, scale = OPS.quantize(rows, record.dtype, format.scales.block())
     weight_scales = scales.t() if scales.dim() else scales
     out = record.product(a, values.t(), scale, weight_scales, out_dtype=dtype, bias=bias)
     return out if input.dim() == 2 else out.reshape(*input.shape[:-1], out.shape[-1])

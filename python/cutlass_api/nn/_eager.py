@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cutlass_api._core import launch_linear
+from cutlass_api._core import computes_alone, launch_linear
 from cutlass_api._dtypes import E8M0
+from cutlass_api.nn._activations import format_of
 from cutlass_api.ops import _epilogues
+from cutlass_api.ops._quantize import INPUTS, quantized
+from cutlass_api.weights._formats import Format
 
 
 class Arguments(NamedTuple):
@@ -19,7 +22,9 @@ class Arguments(NamedTuple):
     operands: tuple[Tensor, ...]
     options: dict[str, Any]
     #: The dtype of inputs that the scales of the weight exceed.
-    refused: torch.dtype | None
+    refused: torch.dtype | None = None
+    #: The format of the quantized input.
+    quantized: Format | None = None
 
 
 class Prepared:
@@ -51,7 +56,10 @@ class Prepared:
         arguments = self.arguments
         if arguments is None or input.dtype is arguments.refused:
             return None
-        operands = arguments.operands if bias is None else (*arguments.operands, bias)
+        bias_or_none = () if bias is None else (bias,)
+        if arguments.quantized is not None:
+            return multiply_quantized(arguments, arguments.quantized, input, bias_or_none)
+        operands = (*arguments.operands, *bias_or_none)
         return launch_linear(input, arguments.b, *operands, **arguments.options)
 
     def prepare(self, layer: Any, key: tuple[int, ...]) -> None:
@@ -64,26 +72,55 @@ class Prepared:
         except RuntimeError:  # tensors of a transform have no memory
             return
         self.key, self.tensors = key, tensors
-        self.arguments = arguments_of(layer.weight, layer.bias is not None)
+        self.arguments = arguments_of(layer.weight, layer.bias is not None, layer.activations)
 
 
-def arguments_of(weight: Any, has_bias: bool) -> Arguments | None:
+def multiply_quantized(
+    arguments: Arguments, format: Format, input: Tensor, bias: tuple[Tensor, ...]
+) -> Tensor | None:
+    """Two launches: the first one quantizes the input."""
+    if not computes_alone(input, *bias) or input.dtype not in INPUTS:
+        return None
+    if input.numel() == 0 or input.dim() < 2 or not input.is_contiguous():
+        return None
+    rows = input if input.dim() == 2 else input.view(-1, input.shape[-1])
+    fields = quantized(rows, format, is_a=True)
+    out: Tensor | None = launch_linear(
+        *(fields.values, arguments.b, fields.scales, *arguments.operands, *bias),
+        **arguments.options,
+        out_dtype=input.dtype,
+    )
+    if out is None or input.dim() == 2:
+        return out
+    return out.view(*input.shape[:-1], out.shape[-1])
+
+
+def arguments_of(weight: Any, has_bias: bool, activations: str | None) -> Arguments | None:
     """None for a weight whose product needs more than views of its fields."""
     if weight.shape[1] == 0:
         return None
     if isinstance(weight, Tensor):
         epilogue = _epilogues.linear(None, True) if has_bias else None
-        return Arguments(weight.t(), (), {"epilogue": epilogue}, None)
+        return Arguments(weight.t(), (), {"epilogue": epilogue})
     format, is_packed = weight.format, weight.format.packing > 1
     if weight.permutation is not None or format.adds_zero:
         return None
     if is_packed and not weight.is_repacked:
         return None
     operands, blocks = format.of_product(weight.fields)
-    names = (*operands, "bias") if has_bias else tuple(operands)
-    options = {"epilogue": _epilogues.scaled(*names, blocks=blocks)}
+    bias = ("bias",) if has_bias else ()
+    values = weight.values if is_packed else weight.values.t()
+    if activations is not None:
+        if weight.scales.dtype is not torch.float32:
+            return None
+        of_input = format_of(activations, weight.values, weight.scales)
+        if of_input.scales.varies_along_k:
+            blocks = {"a": of_input.scales.arguments("a"), **blocks}
+        epilogue = _epilogues.scaled("scale_a", *operands, *bias, blocks=blocks)
+        options = {"epilogue": epilogue}
+        return Arguments(values, tuple(operands.values()), options, quantized=of_input)
+    options = {"epilogue": _epilogues.scaled(*operands, *bias, blocks=blocks)}
     if is_packed:
         options["element"] = format.kernel_element
     refused = torch.float16 if format.scales.dtype is E8M0 else None
-    values = weight.values if is_packed else weight.values.t()
     return Arguments(values, tuple(operands.values()), options, refused)

@@ -1,7 +1,7 @@
 """Enqueues ``kernels/quantize.cuh``, which quantizes a matrix to a format."""
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -75,13 +75,28 @@ def program(function: str, threads: int) -> CudaFunction:
     return cuda_kernel('#include "quantize.cuh"\n', name, grid=1, block=threads, contiguous=False)
 
 
-class Launch(NamedTuple):
-    """A matrix to quantize, its fields, and the tile of a CTA."""
+class Matrix(NamedTuple):
+    """What a launch depends on, except for memory: of the matrix and its scales."""
 
-    input: Tensor
-    out: Fields
-    #: The element type of the output.
-    element: str
+    format: Format
+    is_a: bool
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    #: Whether the address is a multiple of the 16 bytes of a load.
+    is_aligned: bool
+    scale_strides: tuple[int, ...]
+    has_zeros: bool
+
+    @property
+    def block(self) -> Block:
+        return self.format.scales.block(self.is_a)
+
+
+class Launch(NamedTuple):
+    """A matrix to quantize, and the tile of a CTA."""
+
+    matrix: Matrix
     tile: Tile
     is_aligned: bool
     rows: int
@@ -90,7 +105,7 @@ class Launch(NamedTuple):
 
     @property
     def layout(self) -> tuple[int, ...]:
-        return (self.rows, self.columns, self.row_step, self.input.stride(1))
+        return (self.rows, self.columns, self.row_step, self.matrix.strides[1])
 
     @property
     def row_tiles(self) -> int:
@@ -98,11 +113,12 @@ class Launch(NamedTuple):
 
     @property
     def column_tiles(self) -> int:
-        return ceil_div(self.columns, self.tile.columns(self.input.element_size()))
+        return ceil_div(self.columns, self.tile.columns(self.matrix.dtype.itemsize))
 
     def program(self, name: str, *arguments: str, has_output: bool = True) -> CudaFunction:
         """A kernel: its types, further template arguments, and those of the tile."""
-        types = [CUDA_NAMES[self.input.dtype], *([self.element] if has_output else [])]
+        types = [CUDA_NAMES[self.matrix.dtype]]
+        types += [self.matrix.format.cuda_name] if has_output else []
         of_tile = self.tile.parameters(self.is_aligned)
         return program(f"{name}<{', '.join([*types, *arguments, of_tile])}>", self.tile.threads)
 
@@ -111,11 +127,23 @@ def launch(input: Tensor, out: Fields, format: Format, is_a: bool) -> None:
     """Enqueues the kernels for a matrix (N, K), or (K, N) without ``is_a``, whose output is
     row-major.
     """
-    block = format.scales.block(is_a)
-    (rows, columns), itemsize = input.shape, input.element_size()
-    is_whole = block == (WHOLE, WHOLE)
-    if is_whole and input.is_contiguous():
-        rows, columns = 1, input.numel()
+    is_aligned = input.data_ptr() % 16 == 0
+    layout = (input.dtype, input.shape, input.stride(), is_aligned, out.scales.stride())
+    matrix = Matrix(format, is_a, *layout, out.zeros is not None)
+    if matrix.block == (WHOLE, WHOLE):
+        launch_whole(launch_of(matrix), input, out)
+    elif matrix.block[0] == WHOLE and input.shape[0] > COLUMN_TILE.rows():
+        launch_long_columns(launch_of(matrix), input, out)
+    else:
+        kernel, numbers, ctas = groups_of(matrix)
+        kernel.launch((input, *out[:3], *numbers), ctas)
+
+
+def launch_of(matrix: Matrix) -> Launch:
+    block, itemsize = matrix.block, matrix.dtype.itemsize
+    (rows, columns), (row_step, column_step) = matrix.shape, matrix.strides
+    if block == (WHOLE, WHOLE) and row_step == columns and column_step == 1:
+        rows, columns = 1, rows * columns
         tile = FLAT_TILE
     elif block[1] == WHOLE:
         tile = row_tile(columns, itemsize)
@@ -124,37 +152,34 @@ def launch(input: Tensor, out: Fields, format: Format, is_a: bool) -> None:
     elif block[0] == 1:
         # At most as many vectors as a group has lanes: a lane computes the scale of one row. Zero
         # points take registers, so that fewer vectors fit.
-        most = 8 if out.zeros is None else 4
+        most = 4 if matrix.has_zeros else 8
         tile = block_tile(itemsize, min(most, block[1] * itemsize // 16))
     else:
         tile = block_tile(itemsize, block[0] // 16)
     # A matrix of one row has any row stride.
-    row_step = input.stride(0) if rows > 1 else columns
+    row_step = row_step if rows > 1 else columns
     is_aligned = (
-        (input.stride(1) == 1 or columns == 1)
+        (column_step == 1 or columns == 1)
         and not any(x * itemsize % 16 for x in (columns, row_step))
-        and input.data_ptr() % 16 == 0
+        and matrix.is_aligned
     )
-    one = Launch(input, out, format.cuda_name, tile, is_aligned, rows, columns, row_step)
-    if is_whole:
-        launch_whole(one)
-    elif tile is LONG_COLUMN_TILE:
-        launch_long_columns(one)
-    else:
-        launch_groups(one, block)
+    return Launch(matrix, tile, is_aligned, rows, columns, row_step)
 
 
-def launch_groups(one: Launch, block: Block) -> None:
-    """Enqueues the kernel for a scale of each group."""
-    scales, itemsize = one.out.scales, one.input.element_size()
+@lru_cache(maxsize=1024)
+def groups_of(matrix: Matrix) -> tuple[CudaFunction, tuple[int, ...], int]:
+    """The kernel for a scale of each group, its arguments behind the tensors, and its CTAs. To find
+    them takes longer than the launch.
+    """
+    one, block, itemsize = launch_of(matrix), matrix.block, matrix.dtype.itemsize
     height, width = (
         size if extent == WHOLE else extent
-        for size, extent in zip(one.input.shape, block, strict=True)
+        for size, extent in zip(matrix.shape, block, strict=True)
     )
     # How many scales there are along the rows (columns) that hold the groups, and how many groups
     # a row (column) has.
     outer, deep = ceil_div(one.rows, height), ceil_div(one.columns, width)
-    steps = scales.stride()
+    steps = matrix.scale_strides
     cta_rows, cta_columns, across = height, width, 1
     if block[0] == 1:
         group = "ROW"
@@ -168,8 +193,8 @@ def launch_groups(one: Launch, block: Block) -> None:
         outer, deep, steps = deep, outer, steps[::-1]
     else:
         group = "BLOCK"
-    is_swizzled = scales.dim() == 1
-    if is_swizzled:
+    scales = matrix.format.scales
+    if scales.is_swizzled:
         outer, deep = padded(outer, deep)
         steps = (128 * deep, math.prod(SWIZZLED_TILE))
     along_rows, along_columns = (deep, outer) if group == "COLUMN" else (outer, deep)
@@ -178,16 +203,16 @@ def launch_groups(one: Launch, block: Block) -> None:
     column_ctas = ceil_div(along_columns, cta_columns // width)
     kernel = one.program(
         "groups",
-        *(CUDA_NAMES[scales.dtype], cpp(is_swizzled)),
+        *(CUDA_NAMES[scales.dtype], cpp(scales.is_swizzled)),
         *(f"quantize::{group}", cpp(WHOLE not in block), str(across)),
     )
     counts = (one.columns, *steps, outer, deep, cta_rows, cta_columns, column_ctas)
-    kernel.launch((one.input, *one.out[:3], *one.layout, *counts), row_ctas * column_ctas)
+    return kernel, (*one.layout, *counts), row_ctas * column_ctas
 
 
-def launch_long_columns(one: Launch) -> None:
+def launch_long_columns(one: Launch, input: Tensor, out: Fields) -> None:
     """Enqueues the two kernels for a scale of each column that exceeds a tile of whole columns."""
-    input, (values, scales, *_) = one.input, one.out
+    values, scales, *_ = out
     row_ctas = min(one.row_tiles, ceil_div(PARTIALS, one.column_tiles))
     partials = input.new_empty(row_ctas, one.columns, dtype=torch.float32)
     first = one.program("largest_of_columns", has_output=False)
@@ -198,9 +223,9 @@ def launch_long_columns(one: Launch) -> None:
     second.launch((*tensors, *one.layout, *steps), one.row_tiles * one.column_tiles)
 
 
-def launch_whole(one: Launch) -> None:
+def launch_whole(one: Launch, input: Tensor, out: Fields) -> None:
     """Enqueues the two kernels for one scale of the whole matrix."""
-    input, (values, scales, *_) = one.input, one.out
+    values, scales, *_ = out
     tiles = one.row_tiles * one.column_tiles
     partials = input.new_empty(min(tiles, PARTIALS), dtype=torch.float32)
     first = one.program("largest", has_output=False)
