@@ -159,6 +159,11 @@ def test_conv1d(tmp_path):
         layer.weight.dequantize(), matrix.half()
     )
     assert torch.equal(layer.bias, model.transformer.h[0].mlp.c_fc.bias)
+    # from_pretrained initializes what a file lacks, here the head, by modules that contain layers.
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=ours.Config("int4"))
+    convert(model, "int4")
+    assert len(replaced(again)) == 4 and torch.equal(logits(again), logits(model))
 
 
 # from_pretrained.

@@ -8,6 +8,13 @@ from typing import Any
 
 import torch
 
+from cutlass_api.weights import Weight
+
+#: The mark of tensors that transformers' initialization leaves alone.
+INITIALIZED = "_is_hf_initialized"
+# Models such as GPT-2 initialize the weights of layers that their modules contain.
+setattr(Weight, INITIALIZED, True)
+
 #: The tested releases of transformers: from the first one, and before the second one.
 TESTED = ("5.24", "5.25")
 

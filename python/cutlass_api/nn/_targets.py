@@ -11,11 +11,9 @@ from cutlass_api._dtypes import FLOATS
 from cutlass_api.nn._checkpoints import Header, listed
 from cutlass_api.nn._layers import extents, identity, is_conv1d, unfit
 from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._names import INITIALIZED
 from cutlass_api.weights import Weight
 from cutlass_api.weights._shards import is_dtensor
-
-#: The mark of tensors that transformers' initialization leaves alone.
-INITIALIZED = "_is_hf_initialized"
 
 
 class Targets:
