@@ -176,7 +176,7 @@ pub fn autocast<'py>(
 }
 
 /// A row-major tensor (l, m, n), or (m, n) if it is no batch, on this tensor's device, of its dtype
-/// or `dtype`, from the allocator that Inductor's code calls. None where that serves another device.
+/// or `dtype`, from the allocator that Inductor's code calls. None where it serves another device.
 pub fn empty_cuda<'py>(
     tensor: &Bound<'py, PyAny>,
     device: DeviceId,

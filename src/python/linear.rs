@@ -13,12 +13,13 @@ use super::trace::trace_epilogue;
 use crate::operand::{self, View};
 use crate::problem::{GemmProblem, Problem};
 
-/// Returns epilogue(input @ B, *operands) for an input (*, K) of rank 2 or 3, in `out_dtype`, without a call of torch's dispatcher. None where torch has to see the call (autograd, autocast,
+/// Returns epilogue(input @ B, *operands) for an input (*, K) of rank 2 or 3, in `out_dtype`,
+/// without a call of torch's dispatcher. None where torch has to see the call (autograd, autocast,
 /// a trace, a transform, a subclass of tensors), and for operands that do not fit: the caller then
 /// calls an operator of `torch.ops.cutlass_api`.
 ///
-/// out_dtype: by default the input's. B: (K, N), or the words (N, K / 32, 4) of a repacked weight of the type `element`. operands and
-/// epilogue: as of `launch_gemm`.
+/// out_dtype: by default the input's. B: (K, N), or the words (N, K / 32, 4) of a repacked weight
+/// of the type `element`. operands and epilogue: as of `launch_gemm`.
 #[pyfunction]
 #[pyo3(signature = (input, B, *operands, epilogue = None, element = None, out_dtype = None))]
 #[allow(non_snake_case)]

@@ -52,7 +52,7 @@ def test_layers_compute_as_on_the_cpu(scheme, tmp_path):
         found = on_gpu(x.cuda())
         with Nothing():
             assert torch.equal(on_gpu(x.cuda()), found)
-        assert relative_error(found, on_cpu(x)) < 0.01
+        assert relative_error(found, on_cpu(x)) < 0.02
         graph = torch.cuda.CUDAGraph()
         static = x.cuda()
         with torch.cuda.graph(graph):
