@@ -116,6 +116,18 @@ def test_a_weight_in_16_bits_beside_a_scale_is_taken_as_it_is(tmp_path):
     assert report.unread == ["block.up.weight_scale_inv"] and type(new.block.up) is nn.Linear
 
 
+def test_autogptq_writes_biases_of_zero(tmp_path):
+    stored, quantization = of_kind("gptq")
+    write(tmp_path, stored | {"block.down.bias": torch.zeros(128, dtype=F16)}, quantization)
+    report = load(new := model(), tmp_path)
+    assert report.unread == ["block.down.bias"] and new.block.down.bias is None
+    write(tmp_path, stored | {"block.down.bias": torch.ones(128)}, quantization)
+    with pytest.raises(
+        ValueError, match=r"the model has no block.down.bias; it has block.down.weight"
+    ):
+        load(model(), tmp_path)
+
+
 def test_the_configuration_may_have_a_file_of_its_own(tmp_path):
     kind = KINDS["modelopt nvfp4"]
     write(tmp_path, quantized(state(), kind, LAYERS)[0])
@@ -369,7 +381,7 @@ def test_buffers_on_meta_that_no_file_has(tmp_path):
     write(tmp_path, state())
     new = model(device="meta")
     new.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
-    with pytest.raises(ValueError, match=r"on meta and in no file; .*\n +table$"):
+    with pytest.raises(ValueError, match=r"file are loaded, and .* on meta .*\n +table$"):
         load(new, tmp_path)
 
 

@@ -125,7 +125,7 @@ class Filling:
                     task.patterns[name] = pattern
                 if name not in self.layers:
                     problems += self.targets.problems(name, target, headers[name], pattern is None)
-            elif name in unread or self.names.is_unneeded(target):
+            elif name in unread or self.names.is_unneeded(target) or self._is_no_bias(name):
                 self.report.unread.append(name)
             else:
                 problems.append(self._unexpected(name, target, headers))
@@ -136,6 +136,13 @@ class Filling:
                 f"{listed(problems)}"
             )
         self._try_layers()
+
+    def _is_no_bias(self, name: str) -> bool:
+        """Whether a tensor is the zero bias that AutoGPTQ writes for layers that have none."""
+        home, _, last = name.rpartition(".")
+        if last != "bias" or f"{home}.weight" not in self.layers:
+            return False
+        return not self.checkpoint.peek(name).any()
 
     def _unexpected(self, name: str, target: str, headers: dict[str, Header]) -> str:
         stored = self.layers.get(name)
@@ -212,11 +219,9 @@ class Filling:
                 except (ValueError, TypeError, RuntimeError) as error:
                     failures.append(f"{task.target}: {error}")
                 bar.step(task.target)
-        try:
+        if not failures:
             self._tie()
             self.targets.finish(is_pretrained(self.model))
-        except ValueError as error:
-            failures.append(str(error))
         self.report.tensors, self.report.bytes = len(order), bytes_of(self.model)
         if failures:
             raise ValueError(

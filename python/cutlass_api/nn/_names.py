@@ -54,6 +54,7 @@ class Names:
         self._missing: set[str] = set()
         #: Names of tensors that may have those of others.
         self.tied: dict[str, str] = {}
+        self._found: dict[str, tuple[str, str | None]] = {}
         self._is_pretrained = is_pretrained(model)
         if not self._is_pretrained:
             return
@@ -75,6 +76,11 @@ class Names:
         """The name in the model, and the pattern of a converter that it is an operand of."""
         if not self._is_pretrained:
             return name, None
+        if name not in self._found:
+            self._found[name] = self._renamed(name)
+        return self._found[name]
+
+    def _renamed(self, name: str) -> tuple[str, str | None]:
         from transformers.core_model_loading import rename_source_key
 
         prefix = self.model.base_model_prefix

@@ -158,8 +158,8 @@ class Targets:
         if left and not is_pretrained:
             rows = [f"{home}.{name}".lstrip(".") for home, _, name in left]
             raise ValueError(
-                "these are on meta and in no file; construct the model on a device, or assign "
-                f"them after load{listed(rows)}"
+                "load: all tensors of the file are loaded, and these are on meta and in no file; "
+                f"construct the model on a device, or assign them{listed(rows)}"
             )
         if left:
             self._initialize(left)
