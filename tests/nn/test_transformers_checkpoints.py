@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -108,7 +109,8 @@ def test_float8_in_blocks(tmp_path, name, kind, capsys):
         assert torch.equal(experts.down_proj, expected.model.layers[1].mlp.experts.down_proj)
         assert "dequantized: is a part of model.layers.1.mlp.experts" in capsys.readouterr().out
         return
-    if kind == "fp8":  # transformers dequantizes on a CPU, and blocks that are not partial rightly
+    # transformers dequantizes on a CPU, and blocks that are not partial rightly.
+    if kind == "fp8" and find_spec("accelerate"):
         theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
         assert torch.equal(logits(theirs), logits(expected))
 
