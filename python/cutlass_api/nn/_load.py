@@ -183,16 +183,18 @@ class Filling:
 
     def _try_layers(self) -> None:
         """Reads a layer of each kind: what is wrong with one is wrong with all."""
-        kinds: dict[Any, Stored] = {}
+        kinds: dict[Any, tuple[Stored, str]] = {}
         headers = self.checkpoint.headers
         for name, layer in self.layers.items():
             target = self.names.find(name)[0]
             if target in self.tasks:
                 dtype = self.targets.expected[target].dtype
                 key = (dtype, *((part, headers[full].dtype) for part, full in layer.parts.items()))
-                kinds.setdefault(key, layer)
-        for (dtype, *_), layer in kinds.items():
-            tensors = {part: self.checkpoint.peek(full) for part, full in layer.parts.items()}
+                kinds.setdefault(key, (layer, target))
+        for (dtype, *_), (layer, target) in kinds.items():
+            device = self.targets.device_of(target)
+            parts = layer.parts.items()
+            tensors = {part: self.checkpoint.peek(full).to(device) for part, full in parts}
             try:
                 check_served(*self.reader.read(layer, tensors), dtype)
             except (ValueError, TypeError) as error:
