@@ -39,8 +39,8 @@ use crate::process::drop_unlocked;
 /// products may keep 14 bits. free_multiprocessors: how many multiprocessors persistent kernels
 /// leave to other work. `PerformanceControls` describes both.
 ///
-/// element: the element type (`uint4`, `int4`, `float4_e2m1fn`) of a weight B, which is then int32
-/// words (N, K / 32, 4) in the order of `Weight.repack`.
+/// element: an element type of less than 8 bits, of a weight B, which is then int32 words
+/// (N, K / 32, 4) in the order of `Weight.repack`.
 ///
 /// Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 ///
