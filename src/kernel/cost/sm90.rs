@@ -12,7 +12,6 @@ use super::sm90_rates::{
 use super::{sm90_grid_split, sm90_grouped};
 use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, k_block, placed};
 use crate::kernel::types::{ProductClass, Types};
-use crate::operand::DType;
 
 // ---- rates, of one multiprocessor unless stated otherwise ----
 
@@ -213,7 +212,7 @@ fn estimate_tiles(
                 .max(turns * FITTED_CONVERSION / scale.clock)
                 .max(FITTED_CONVERSION_ALONE / scale.clock)
         } else {
-            let kind = usize::from(weight == DType::E2m1);
+            let kind = usize::from(weight.is_float());
             let converted = turns * FITTED_CODES[kind] / scale.clock;
             let alone = FITTED_CODES_ALONE[kind] / scale.clock;
             (converted + FITTED_CODES_MULTIPLIED * multiplied)
