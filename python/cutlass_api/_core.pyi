@@ -131,6 +131,9 @@ class ElementType:
         """The types in which products are summed, the default first. Empty: no kernel computes
         with this type.
         """
+    @property
+    def codes(self) -> list[float]:
+        """The numbers of the codes of 4 bits, from 0 up; empty if an element has more bits."""
 
 @final
 class Status:
@@ -1220,8 +1223,8 @@ def launch_gemm(
     free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
     `PerformanceControls` describes both.
 
-    element: the element type (`uint4`, `int4`, `float4_e2m1fn`) of a weight B, which is then
-    int32 words (N, K / 32, 4) in the order of `Weight.repack`.
+    element: an element type of less than 8 bits, of a weight B, which is then int32 words (N,
+    K / 32, 4) in the order of `Weight.repack`.
 
     Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 

@@ -40,9 +40,9 @@ pub trait Family {
 
     fn operation(&self) -> Operation;
 
-    /// The least compute capability that runs the kernel, ten times major plus minor; 0 for a
-    /// kernel that runs on the CPU.
-    fn min_cc(&self) -> u32;
+    /// The least compute capability that runs a kernel of these types, ten times major plus minor;
+    /// 0 for a kernel that runs on the CPU.
+    fn min_cc(&self, types: Types) -> u32;
 
     /// Whether the kernel's instructions exist on its least compute capability only.
     fn is_for_one_cc(&self) -> bool {

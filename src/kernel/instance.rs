@@ -132,6 +132,11 @@ impl Kernel {
         Ok(())
     }
 
+    /// [`Family::min_cc`] for the kernel's types.
+    pub fn min_cc(&self) -> u32 {
+        self.design.family().min_cc(self.types)
+    }
+
     /// Whether a device of this compute capability runs the kernel: the instructions exist, and a
     /// CTA may have the shared memory.
     pub fn runs_on(&self, cc: u32) -> bool {

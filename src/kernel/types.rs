@@ -68,8 +68,7 @@ impl Types {
     /// Whether tensor cores multiply elements of A and of B. Their families differ in the classes
     /// and combinations that they serve.
     pub fn on_tensor_cores(self) -> bool {
-        let multiplied = |dtype: DType| dtype.element().is_some_and(|row| row.tensor_cores);
-        multiplied(self.a) && multiplied(self.b)
+        self.a.mma_cc() > 0 && self.b.mma_cc() > 0
     }
 
     /// Whether sums of 16-bit products are stored as float32, so that the output shows their

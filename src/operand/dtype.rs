@@ -63,12 +63,26 @@ pub struct Element {
     /// The types in which products of two such elements are summed, the default first. Empty: no
     /// kernel multiplies two of them.
     pub accumulators: &'static [DType],
-    /// Whether `mma.sync` or `wgmma` multiplies two such elements, or a conversion in a kernel's
-    /// registers precedes it.
-    pub tensor_cores: bool,
     /// What the bits mean, for readers of CUDA code.
     pub note: &'static str,
+    /// The numbers of the codes of 4 bits, from 0 up. Empty: an element has more bits.
+    pub codes: &'static [f32],
 }
+
+/// Codes of consecutive integers.
+const fn integers_from(first: i32) -> [f32; 16] {
+    let mut numbers = [0.0; 16];
+    let mut code = 0;
+    while code < 16 {
+        numbers[code] = (first + code as i32) as f32;
+        code += 1;
+    }
+    numbers
+}
+
+/// OCP Microscaling Formats (MX) Specification 1.0, table 5.
+const E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 macro_rules! elements {
     (
@@ -76,8 +90,8 @@ macro_rules! elements {
             $($variant:ident: $name:literal, $cuda:literal $builtin:literal, $class:ident
                 $bits:literal $significand:literal $storage:ident, $dlpack:ident, $xla:literal,
                 $cutlass:literal,
-                $aliases:tt, [$($accumulator:ident)*], $tensor_cores:literal,
-                $note:literal;)*
+                $aliases:tt, [$($accumulator:ident)*], $mma_cc:literal,
+                $note:literal $(, $codes:expr)?;)*
         }
         described {
             $($other:literal, $other_cuda:literal, $other_class:ident $other_bits:literal
@@ -104,7 +118,8 @@ macro_rules! elements {
                     storage: Storage::$storage,
                     dlpack: DLDataTypeCode::$dlpack, xla: $xla, cutlass: $cutlass,
                     aliases: &$aliases, accumulators: &[$(DType::$accumulator),*],
-                    tensor_cores: $tensor_cores, note: $note,
+                    note: $note,
+                    codes: [$($codes as &[f32],)? &[]][0],
                 },)*
                 $(Element {
                     dtype: DType::Other {
@@ -113,8 +128,8 @@ macro_rules! elements {
                     name: $other, cuda: $other_cuda, builtin: "", class: Class::$other_class,
                     bits: $other_bits, significand: 0, storage: Storage::$other_storage,
                     dlpack: DLDataTypeCode::$other_dlpack, xla: $other_xla,
-                    cutlass: $other_cutlass, aliases: &[], accumulators: &[], tensor_cores: false,
-                    note: $other_note,
+                    cutlass: $other_cutlass, aliases: &[], accumulators: &[],
+                    note: $other_note, codes: &[],
                 },)*
             ];
         }
@@ -145,6 +160,16 @@ macro_rules! elements {
                 match self {
                     $(DType::$variant => Some(Class::$class),)*
                     DType::Other { .. } => self.described_class(),
+                }
+            }
+
+            /// The least compute capability whose `mma.sync` multiplies two elements of this type,
+            /// of weights after a conversion. 0: none.
+            #[inline(always)]
+            pub fn mma_cc(self) -> u32 {
+                match self {
+                    $(DType::$variant => $mma_cc,)*
+                    DType::Other { .. } => 0,
                 }
             }
 
@@ -184,30 +209,30 @@ macro_rules! elements {
 elements! {
     computed {
         // type: name, CUDA name and C++ type, class, bits, those of the significand, storage, code
-        // in DLPack and in XLA, class in cutlass, aliases, accumulators, tensor cores, note
+        // in DLPack and in XLA, class in cutlass, aliases, accumulators, mma_cc, note, codes
         F64: "float64", "f64" "double", Double 64 53 Whole, FLOAT, 12, "Float64",
-            ["double", "fp64", "f64"], [F64], true, "";
+            ["double", "fp64", "f64"], [F64], 80, "";
         F32: "float32", "f32" "float", Single 32 24 Whole, FLOAT, 11, "Float32",
-            ["float", "fp32", "f32"], [F32], true, "";
+            ["float", "fp32", "f32"], [F32], 80, "";
         F16: "float16", "f16" "", Half 16 11 Whole, FLOAT, 10, "Float16",
-            ["half", "fp16", "f16"], [F32 F16], true, "IEEE binary16";
+            ["half", "fp16", "f16"], [F32 F16], 80, "IEEE binary16";
         Bf16: "bfloat16", "bf16" "", Half 16 8 Whole, BFLOAT, 16, "BFloat16",
-            ["bf16"], [F32], true, "the upper half of an IEEE binary32";
+            ["bf16"], [F32], 80, "the upper half of an IEEE binary32";
         E4m3: "float8_e4m3fn", "e4m3" "", Float8 8 4 Whole, FLOAT8_E4M3FN, 20, "Float8E4M3FN",
-            ["fp8e4m3"], [F32], true, "bias 7, no infinity, one NaN";
+            ["fp8e4m3"], [F32], 89, "bias 7, no infinity, one NaN";
         E5m2: "float8_e5m2", "e5m2" "", Float8 8 3 Whole, FLOAT8_E5M2, 19, "Float8E5M2",
-            ["fp8e5m2"], [F32], true, "the upper half of a binary16";
-        I8: "int8", "s8" "signed char", Integer8 8 0 Whole, INT, 2, "Int8", [], [I32], true, "";
+            ["fp8e5m2"], [F32], 89, "the upper half of a binary16";
+        I8: "int8", "s8" "signed char", Integer8 8 0 Whole, INT, 2, "Int8", [], [I32], 80, "";
         U8: "uint8", "u8" "unsigned char", Integer8 8 0 Whole, UINT, 6, "Uint8",
-            [], [I32], true, "";
-        I32: "int32", "s32" "int", Integer32 32 0 Whole, INT, 4, "Int32", [], [I32], false, "";
+            [], [I32], 80, "";
+        I32: "int32", "s32" "int", Integer32 32 0 Whole, INT, 4, "Int32", [], [I32], 0, "";
         // Types of weights. Their order in memory is that of `packed_place`.
-        U4: "uint4", "u4" "", Integer4 4 0 Pairs, UINT, 22, "", [], [], true,
-            "a code of 4 bits";
-        I4: "int4", "s4" "", Integer4 4 0 Pairs, INT, 21, "Int4", [], [], true,
-            "a code of 4 bits, less 8";
+        U4: "uint4", "u4" "", Integer4 4 0 Pairs, UINT, 22, "", [], [], 80,
+            "a code of 4 bits", &integers_from(0);
+        I4: "int4", "s4" "", Integer4 4 0 Pairs, INT, 21, "Int4", [], [], 80,
+            "a code of 4 bits, less 8", &integers_from(-8);
         E2m1: "float4_e2m1fn", "e2m1" "", Float4 4 2 Pairs, FLOAT4_E2M1FN, 32, "Float4E2M1FN",
-            [], [], true, "a code of 4 bits: bias 1, finite";
+            [], [], 80, "a code of 4 bits: bias 1, finite", &E2M1;
     }
     described {
         // name, CUDA name, class, bits, storage, DLPack code, XLA code, class in cutlass, note
@@ -324,16 +349,20 @@ impl DType {
     /// lane each have the elements of two instructions (`mma.sync` m16n8k16, `wgmma` k16): word q
     /// has 2q and 2q + 8 of both in its lower half, the next ones in its upper half.
     ///
-    /// Integer p of a half begins at bit 4 p. For an e2m1, see `packed_float`.
+    /// Where the bits of an element of a half are: `packed_bits`.
     pub const fn packed_place(index: usize) -> (usize, u32) {
         let at = index % 32;
         (index / 32 * 16 + at % 8 / 2 * 4 + at % 2 * 2, at as u32 / 8)
     }
 
-    /// The e2m1 of this index in a half of a word: where its sign and its other three bits begin.
-    /// As far as possible, they have the distance that they have in a bfloat16.
-    pub const fn packed_float(index: u32) -> [u32; 2] {
-        [[15, 6], [12, 3], [13, 9], [14, 0]][index as usize]
+    /// The element of 4 bits of this index in a half of a word: where its highest bit and its other
+    /// three begin. Those of an e2m1 have the distance that they have in a bfloat16, as far as
+    /// possible.
+    pub fn packed_bits(self, index: u32) -> [u32; 2] {
+        match self.class() {
+            Some(Class::Float4) => [[15, 6], [12, 3], [13, 9], [14, 0]][index as usize],
+            _ => [4 * index + 3, 4 * index],
+        }
     }
 
     /// Bytes of an element: a fraction where a byte has several.

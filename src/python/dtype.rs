@@ -110,6 +110,12 @@ impl PyElement {
         self.0.accumulators.iter().copied().map(PyDType).collect()
     }
 
+    /// The numbers of the codes of 4 bits, from 0 up; empty if an element has more bits.
+    #[getter]
+    fn codes(&self) -> Vec<f32> {
+        self.0.codes.to_vec()
+    }
+
     fn __repr__(&self) -> String {
         format!("ElementType({}, {} bits)", self.0.name, self.0.bits)
     }

@@ -11,26 +11,14 @@ pub trait Element: Copy + 'static {
     /// The nearest element. Integer types take the nearest int32 towards zero (0 for NaN), as a
     /// GPU converts floats, and its low bits.
     fn encode(value: f64) -> Self;
-
-    /// The number at an index, from the start of a row or, of types of which a byte holds several,
-    /// from a multiple of 32 elements.
-    ///
-    /// # Safety
-    /// The element is readable. Unaligned, since fields of NumPy records may be.
-    unsafe fn load(row: *const Self, index: isize) -> f64 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { row.offset(index).read_unaligned().decode() }
-    }
 }
 
-/// Evaluates an expression with a type name bound to the [`Element`] of a
-/// [`DType`](crate::operand::DType).
+/// Evaluates an expression with a type name bound to the [`Element`] of a computed
+/// [`DType`](crate::operand::DType) of whole bytes.
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         with_element!(@match $dtype, $T, $body,
             F64: f64, F32: f32, F16: half::f16, Bf16: half::bf16, I8: i8, U8: u8, I32: i32,
-            U4: $crate::reference::element::U4, I4: $crate::reference::element::I4,
-            E2m1: $crate::reference::element::E2m1,
             E4m3: $crate::reference::element::E4m3, E5m2: $crate::reference::element::E5m2)
     };
     (@match $dtype:expr, $T:ident, $body:expr, $($name:ident: $element:ty),*) => {
@@ -39,9 +27,7 @@ macro_rules! with_element {
                 type $T = $element;
                 $body
             })*
-            $crate::operand::DType::Other { .. } => {
-                unreachable!("unsupported types are refused before the computation")
-            }
+            dtype => unreachable!("{dtype} is refused before the computation"),
         }
     };
 }
@@ -188,43 +174,17 @@ impl<const M: u32> Element for F8<M> {
     }
 }
 
-/// Types of weights of 4 bits, in the order of [`DType::packed_place`].
-macro_rules! packed_element {
-    ($($name:ident: $half:ident, $at:ident => $code:expr; $bits:ident => $number:expr;)*) => {$(
-        #[derive(Clone, Copy)]
-        #[repr(transparent)]
-        pub struct $name(u8);
-
-        impl Element for $name {
-            fn decode(self) -> f64 {
-                let $bits = self.0;
-                $number
-            }
-
-            fn encode(_: f64) -> Self {
-                unreachable!("a weight is never written")
-            }
-
-            unsafe fn load(row: *const Self, index: isize) -> f64 {
-                let (byte, $at) = DType::packed_place(index as usize);
-                // SAFETY: guaranteed by the caller.
-                let $half = unsafe { row.add(byte).cast::<u16>().read_unaligned() };
-                $name(($code) as u8).decode()
-            }
-        }
-    )*};
-}
-packed_element! {
-    U4: half, at => half >> (4 * at) & 15; code => f64::from(code);
-    I4: half, at => half >> (4 * at) & 15; code => f64::from(code) - 8.0;
-    E2m1: half, at => {
-        let [sign, rest] = DType::packed_float(at);
-        (half >> sign & 1) << 3 | half >> rest & 7
-    };
-    code => {
-        let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
-        if code < 8 { magnitude } else { -magnitude }
-    };
+/// The code of an element of 4 bits, by its index from the start of a weight's row, or from a
+/// multiple of 32 elements.
+///
+/// # Safety
+/// The element is readable.
+pub unsafe fn code_at(dtype: DType, row: *const u8, index: usize) -> usize {
+    let (byte, place) = DType::packed_place(index);
+    // SAFETY: guaranteed by the caller.
+    let half = usize::from(unsafe { row.add(byte).cast::<u16>().read_unaligned() });
+    let [highest, rest] = dtype.packed_bits(place);
+    (half >> highest & 1) << 3 | half >> rest & 7
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::ReferenceError;
-use super::element::{Element, with_element};
+use super::element::{Element, code_at, with_element};
 use crate::operand::View;
 
 /// A rectangle of one matrix of a batch.
@@ -73,9 +73,18 @@ impl ScratchMatrix {
         (self.row_stride, self.column_stride) =
             if by_rows { (inner.extent as isize, 1) } else { (1, inner.extent as isize) };
         self.values.clear();
-        // SAFETY: guaranteed by the caller; the axes stay within the region.
-        with_element!(view.dtype, T => unsafe {
-            gather::<T>(start, outer, inner, &mut self.values)
+        let address = start as usize;
+        if let Some(row) = view.dtype.element().filter(|row| !row.codes.is_empty()) {
+            let start: *const u8 = std::ptr::with_exposed_provenance(address);
+            // SAFETY: guaranteed by the caller; the axes stay within the region.
+            let code = |index| unsafe { code_at(row.dtype, start, index as usize) };
+            return gather(outer, inner, &mut self.values, |at| f64::from(row.codes[code(at)]));
+        }
+        with_element!(view.dtype, T => {
+            let start: *const T = std::ptr::with_exposed_provenance(address);
+            // SAFETY: as above. Unaligned, since fields of NumPy records may be.
+            let element = |index| unsafe { start.offset(index).read_unaligned() };
+            gather(outer, inner, &mut self.values, |index| element(index).decode());
         })
     }
 
@@ -149,15 +158,10 @@ fn axes(view: &View, region: &Region) -> (u64, Axis, Axis) {
     )
 }
 
-/// Appends the decoded elements; `inner` varies fastest.
-///
-/// # Safety
-/// Every element that the axes reach from `start` is readable.
-unsafe fn gather<T: Element>(start: u64, outer: Axis, inner: Axis, values: &mut Vec<f64>) {
-    let start: *const T = std::ptr::with_exposed_provenance(start as usize);
+/// Appends numbers, by their index from the start; `inner` varies fastest.
+fn gather(outer: Axis, inner: Axis, values: &mut Vec<f64>, number: impl Fn(isize) -> f64) {
     for line in 0..outer.extent as isize {
-        // SAFETY: the caller keeps the axes within live memory.
-        let at = |index: isize| unsafe { T::load(start, line * outer.stride + index) };
+        let at = |index: isize| number(line * outer.stride + index);
         match inner.stride {
             // A separate arm, so that the compiler vectorizes it.
             1 => values.extend((0..inner.extent as isize).map(at)),

@@ -35,12 +35,6 @@ from cutlass_api.weights._scales import (
 #: The smallest float32 scale: that of a group of zeros.
 SMALLEST = 2.0**-126
 
-
-#: The numbers of the 16 codes of element types of 4 bits.
-CODES = {
-    "uint4": tuple(range(16)),
-    "float4_e2m1fn": (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6),
-}
 #: A code of e2m1 counts the bounds below a magnitude. A magnitude halfway between two numbers
 #: rounds to the even code: each second bound is the float32 number before that middle.
 _BELOW = 1 - 2.0**-24
@@ -117,13 +111,18 @@ class Format:
     @property
     def is_float(self) -> bool:
         """Whether the elements are floating-point numbers of 4 bits."""
-        return self.element == "float4_e2m1fn"
+        return ELEMENTS[self.element].element_class == "float4"
+
+    @property
+    def codes(self) -> list[float]:
+        """The numbers of codes of 4 bits, as stored. Empty: elements have more bits."""
+        return ELEMENTS[self.element].codes
 
     @property
     def limit(self) -> float:
         """The largest finite number."""
-        if self.element in CODES:
-            return float(max(CODES[self.element]))
+        if self.codes:
+            return max(self.codes)
         info = torch.finfo if self.dtype.is_floating_point else torch.iinfo
         return float(info(self.dtype).max)
 
@@ -266,7 +265,7 @@ class Format:
         """Numbers in float32 as stored values: of several in a byte, the first in its low bits.
         Those of e2m1 are rounded to nearest even, and saturate.
         """
-        if self.element not in CODES:
+        if not self.codes:
             return numbers.to(self.stored)
         if self.dtype.is_floating_point:
             bounds = torch.tensor(E2M1_BOUNDS, device=numbers.device)
@@ -278,9 +277,9 @@ class Format:
 
     def numbers(self, values: Tensor) -> Tensor:
         """The stored numbers in float32: the inverse of :meth:`store`."""
-        if self.element not in CODES:
+        if not self.codes:
             return values.float()
-        table = torch.tensor(CODES[self.element], device=values.device).float() - self.offset
+        table = torch.tensor(self.codes, device=values.device) - self.offset
         return table[nibbles(values).int()]
 
     def dequantize(self, fields: Fields) -> Tensor:

@@ -35,7 +35,7 @@ impl Family for Reference {
         self.0
     }
 
-    fn min_cc(&self) -> u32 {
+    fn min_cc(&self, _types: Types) -> u32 {
         0
     }
 

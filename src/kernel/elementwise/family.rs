@@ -36,7 +36,7 @@ impl Family for Elementwise {
         Operation::Elementwise
     }
 
-    fn min_cc(&self) -> u32 {
+    fn min_cc(&self, _types: Types) -> u32 {
         80
     }
 

@@ -41,7 +41,7 @@ impl Family for Sgemm {
         Operation::gemm(self.grouped)
     }
 
-    fn min_cc(&self) -> u32 {
+    fn min_cc(&self, _types: Types) -> u32 {
         // A split needs clusters, which Hopper introduced.
         if self.split > 1 { 90 } else { 80 }
     }

@@ -41,7 +41,7 @@ impl Family for Simt {
         Operation::gemm(self.grouped)
     }
 
-    fn min_cc(&self) -> u32 {
+    fn min_cc(&self, _types: Types) -> u32 {
         80
     }
 

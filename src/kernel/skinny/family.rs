@@ -51,7 +51,7 @@ impl Family for Skinny {
         Operation::Gemm
     }
 
-    fn min_cc(&self) -> u32 {
+    fn min_cc(&self, _types: Types) -> u32 {
         // A split needs clusters, which Hopper introduced.
         if self.split > 1 { 90 } else { 80 }
     }

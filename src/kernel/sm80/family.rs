@@ -44,8 +44,8 @@ impl Family for Sm80 {
         Operation::gemm(self.grouped)
     }
 
-    fn min_cc(&self) -> u32 {
-        80
+    fn min_cc(&self, types: Types) -> u32 {
+        types.a.mma_cc().max(types.b.mma_cc())
     }
 
     fn is_transposed(&self) -> bool {

@@ -64,7 +64,7 @@ impl Family for Sm90 {
         Operation::gemm(self.grouped)
     }
 
-    fn min_cc(&self) -> u32 {
+    fn min_cc(&self, _types: Types) -> u32 {
         90
     }
 
