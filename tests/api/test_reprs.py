@@ -31,6 +31,15 @@ from support.shown import (
     requirements,
     scaled,
 )
+from support.weights import KINDS
+
+
+def weight(kind):
+    """Of ones."""
+    made = kind.quantize(torch.ones(4, 64))
+    scales = f"{made.scales.dtype}{list(made.scales.shape)}".removeprefix("torch.")
+    return lambda: made, f"<{kind.cls.__name__} [4, 64], scales {scales}, on cpu>"
+
 
 #: Of each public class, a function that makes an instance, and its `repr`, or parts of the `repr`.
 SHOWN = {
@@ -50,25 +59,10 @@ SHOWN = {
         lambda: cutlass_api.TensorMap(fake(8, 64), (4, 32), swizzle=64),
         "<TensorMap float16[8, 64], box=[4, 32], swizzle=64, on cuda:0 (FakeTensor)>",
     ),
+    **{kind.cls.__name__: weight(kind) for kind in KINDS.values()},
     "Int4": (
         lambda: quantize.int4(torch.ones(4, 64), 32).repack(),
         "<Int4 [4, 64], scales float32[4, 2], repacked, on cpu>",
-    ),
-    "UInt4": (
-        lambda: quantize.uint4(torch.ones(4, 64).half()),
-        "<UInt4 [4, 64], scales float16[4, 1], on cpu>",
-    ),
-    "MXFP4": (
-        lambda: quantize.mxfp4(torch.ones(4, 64, device="meta")),
-        "<MXFP4 [4, 64], scales float8_e8m0fnu[4, 2], on meta>",
-    ),
-    "NVFP4": (
-        lambda: quantize.nvfp4(torch.ones(4, 64)),
-        "<NVFP4 [4, 64], scales float8_e4m3fn[4, 4], on cpu>",
-    ),
-    "Float8": (
-        lambda: quantize.fp8(torch.ones(4, 64), "tensor"),
-        "<Float8 [4, 64], scales float32[], on cpu>",
     ),
     "Int8": (
         lambda: weights.Int8(
@@ -76,10 +70,6 @@ SHOWN = {
             permutation=torch.arange(64).int(),
         ),
         "<Int8 [4, 64], scales float32[4, 1], permuted, on cpu>",
-    ),
-    "UInt8": (
-        lambda: weights.UInt8(*quantize.per_group_asymmetric(torch.ones(4, 64), 32)),
-        "<UInt8 [4, 64], scales float32[4, 2], on cpu>",
     ),
     "RuntimeArguments": (
         lambda: arguments.RuntimeArguments(performance=PerformanceControls()),

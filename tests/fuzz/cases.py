@@ -38,7 +38,7 @@ class Scales:
 class Codes:
     """B as a weight of 4 bits."""
 
-    #: "int4", "uint4", "mxfp4" or "nvfp4".
+    #: A name of `support.weights.PACKED`.
     format: str
     #: Of scales along K; -1 is all of K.
     depth: int

@@ -8,9 +8,10 @@ from functools import cache
 
 import cutlass_api
 from support.epilogues import COLUMN, FULL, KEPT_ROW, NUMBER, ONE, ROW, ROW1
-from support.helpers import SELDOM_STORED
+from support.helpers import DTYPES, SELDOM_STORED
 from support.memory import Form
 from support.properties import multiplies_codes
+from support.weights import PACKED
 
 from .cases import (
     CODES,
@@ -119,22 +120,23 @@ def types_of(operation: str) -> dict[str, list[Types]]:
 
 
 def _types_of(chance: random.Random, codes: Codes) -> Types:
-    """Those of a product by a weight: float16 does not hold all powers of two of MXFP4. Only `simt`
-    and the reference store float32.
-    """
-    wide = "bfloat16" if codes.format == "mxfp4" else chance.choice(HALVES)
+    """Those of a product by a weight. Only `simt` and the reference store float32."""
+    served = PACKED[codes.format].dtypes
+    wide = chance.choice([name for name in HALVES if DTYPES[name] in served])
     return (wide, wide, "float32", "float32" if chance.random() < 0.1 else wide)
 
 
 def _codes(chance: random.Random) -> Codes:
-    format = chance.choice(["int4", "int4", "uint4", "uint4", "mxfp4", "nvfp4"])
+    # Those of various groups and scales twice.
+    names = [name for name, kind in PACKED.items() for _ in range(1 if kind.depth else 2)]
+    format = chance.choice(names)
+    kind = PACKED[format]
     is_permuted = chance.random() < 0.05
-    if format == "mxfp4":
-        return Codes(format, 32, "float8_e8m0fnu", is_permuted=is_permuted)
-    if format == "nvfp4":
-        of_rows = chance.random() < 0.4
-        return Codes(format, 16, "float8_e4m3fn", "", of_rows, is_permuted)
-    zeros = chance.choice(["uint8", "uint8", "float32", *HALVES]) if format == "uint4" else ""
+    if kind.depth:
+        of_rows = kind.has_factor and chance.random() < 0.4
+        scales = str(kind.scales).removeprefix("torch.")
+        return Codes(format, kind.depth, scales, "", of_rows, is_permuted)
+    zeros = chance.choice(["uint8", "uint8", "float32", *HALVES]) if kind.has_zeros else ""
     dtype = chance.choice(["bfloat16", "bfloat16", "float16", "float32"])
     return Codes(format, chance.choice([32, 64, 128, 128, -1]), dtype, zeros, False, is_permuted)
 

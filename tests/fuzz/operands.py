@@ -6,20 +6,19 @@ from dataclasses import replace
 import torch
 from cutlass_api import arguments
 from cutlass_api.library import ScaleSwizzleMode
-from cutlass_api.weights import MXFP4, NVFP4, Int4, UInt4, Weight
+from cutlass_api.weights import Weight
 from support import codes, memory
 from support.eight_bits import blocks, swizzled
 from support.epilogues import shape_of
 from support.helpers import DTYPES, FLOAT8, INTEGERS
 from support.memory import Form, Memory, Output, random_operand
 from support.properties import Types
+from support.weights import E8M0, PACKED
 
 from .cases import CODES, ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Codes, Operand, Scales
 from .stages import results_of, source
 
 IS_EMULATED = "EMULATOR" in os.environ
-E8M0 = torch.float8_e8m0fnu
-FORMATS = {"int4": Int4, "uint4": UInt4, "mxfp4": MXFP4, "nvfp4": NVFP4}
 
 
 def on_device(value: object) -> object:
@@ -90,7 +89,8 @@ class Operands:
         )
         shape = n, -(-k // (k if about.depth == -1 else about.depth))
         fields = {"values": torch.randint(-(2**31), 2**31, (n, k // 32, 4), **draw).int()}
-        if about.format == "mxfp4":
+        kind = PACKED[about.format]
+        if kind.scales is E8M0:
             powers = torch.randint(122, 132, shape, dtype=torch.uint8, **draw)
             fields["scales"] = powers.view(E8M0)
         else:
@@ -99,15 +99,15 @@ class Operands:
             fields["zeros"] = torch.randint(0, 17, shape, dtype=torch.uint8, **draw)
         elif about.zeros:
             fields["zeros"] = torch.randn(shape, **draw).to(DTYPES[about.zeros])
-        if about.format == "nvfp4":
+        if kind.has_factor:
             fields["factor"] = torch.rand((n, 1) if about.factor_of_rows else (1, 1), **draw) + 0.5
         placed = {name: self._placed(name, values) for name, values in fields.items()}
-        if about.format == "nvfp4" and not about.factor_of_rows:
+        if kind.has_factor and not about.factor_of_rows:
             placed["factor"] = placed["factor"].view(())
         if about.is_permuted:
             order = torch.randperm(k, **draw)
             placed["permutation"] = order.int()
-        return FORMATS[about.format](**placed)
+        return kind.cls(**placed)
 
     def _placed(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """An input with NaN before and after it."""

@@ -4,12 +4,14 @@ import copy
 import io
 import pickle
 import re
+from functools import partial
 
 import pytest
 import torch
 from cutlass_api import quantize, weights
 from cutlass_api.nn import Linear
 from safetensors.torch import load_file, save_file
+from support.weights import PACKED, uint8
 from torch.utils._python_dispatch import TorchDispatchMode
 
 N, K = 48, 160
@@ -25,18 +27,12 @@ def permuted(weight):
     return type(weight).from_tensors({**weight.tensors(), "permutation": order})
 
 
-def uint8(w):
-    return weights.UInt8(*quantize.per_group_asymmetric(w, 32))
-
-
 #: Weights and activations by name.
 LAYERS = {
     "plain": (lambda w: w.half(), None),
+    **{name: (partial(kind.of_group, group=64), None) for name, kind in PACKED.items()},
     "int4": (lambda w: quantize.int4(w, 32), None),
     "int4 permuted": (lambda w: permuted(quantize.int4(w, 32)), None),
-    "uint4": (lambda w: quantize.uint4(w, 64), None),
-    "mxfp4": (quantize.mxfp4, None),
-    "nvfp4": (quantize.nvfp4, None),
     "fp8": (quantize.fp8, None),
     "int8": (quantize.int8, None),
     "int8 groups": (lambda w: quantize.int8(w, 32), None),
@@ -223,7 +219,7 @@ def test_a_plain_matrix_and_a_bias_are_converted():
         layer_of("int4").type(F16)
 
 
-@pytest.mark.parametrize("name", ["int4", "uint4", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("name", PACKED)
 def test_both_orders_are_loaded(name):
     layer = layer_of(name)
     assert layer.weight.is_repacked

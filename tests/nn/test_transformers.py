@@ -6,12 +6,13 @@ import pytest
 import torch
 from cutlass_api import quantize
 from cutlass_api.nn import Linear, convert
+from support.weights import PACKED
 
 transformers = pytest.importorskip("transformers")
 IDS = torch.arange(16).view(2, 8) * 7 % 256
 #: The most by which logits differ from those of bfloat16, whose rounding alone is 0.003.
 BOUNDS = {"fp8": 0.01, "fp8-block": 0.01, "fp8-weight": 0.01, "int8": 0.006, "int8-weight": 0.006}
-BOUNDS |= dict.fromkeys(("int4", "uint4", "mxfp4", "nvfp4"), 0.02)
+BOUNDS |= dict.fromkeys(PACKED, 0.02)
 SMALL = dict(vocab_size=256, hidden_size=128, num_hidden_layers=2, num_attention_heads=2)
 
 

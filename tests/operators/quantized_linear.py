@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from cutlass_api import quantize, weights
 from cutlass_api.ops import OPS
-from support.decoders import e2m1, place
-from support.eight_bits import spread
+from support.weights import matrix
 from torch import Tensor
 
 from operators.case import FORWARD, Case, operator
@@ -15,48 +14,6 @@ from operators.eight_bits import BF16, F16, rounded
 
 #: Extents of weights: two or three groups.
 N, K = 6, 64
-#: The numbers of the codes of 4 bits.
-NUMBERS = {
-    "Int4": [q - 8 for q in range(16)],
-    "UInt4": list(range(16)),
-    "MXFP4": [e2m1(q) for q in range(16)],
-    "NVFP4": [e2m1(q) for q in range(16)],
-}
-
-
-def matrix(
-    values: Tensor, scales: Tensor, zeros: Any, factor: Any, permutation: Any, format: str
-) -> Tensor:
-    """The matrix of a weight in float64. Fields may be float64 and int64."""
-    if format in NUMBERS:
-        if values.dtype is torch.int32:
-            words = values.flatten(1)
-            places = [place(k, "Int" not in format) for k in range(8 * words.shape[1])]
-            at = torch.tensor([word for word, _ in places], device=values.device)
-            bits = torch.tensor([bits for _, bits in places], device=values.device)
-            codes = ((words[:, at, None] >> bits & 1) << torch.arange(4, device=bits.device)).sum(2)
-        else:
-            codes = torch.stack([values & 15, values >> 4 & 15], -1).flatten(1)
-        numbers = torch.tensor(NUMBERS[format], device=values.device).double()[codes.long()]
-    else:
-        numbers = values.double()
-
-    def each(x: Tensor) -> Tensor:
-        if x.dim() == 0:
-            return x.double()
-        height, width = (
-            size // extent for size, extent in zip(numbers.shape, x.shape, strict=True)
-        )
-        return spread(x.double(), height, width, numbers.shape)
-
-    if zeros is None:
-        out = numbers * each(scales)
-    elif zeros.is_floating_point():
-        out = numbers * each(scales) + each(zeros)
-    else:
-        out = (numbers - each(zeros)) * each(scales)
-    out = out if factor is None else out * factor.double()
-    return out if permutation is None else out[:, permutation.long().argsort()]
 
 
 def exact(x: Tensor, *others: Any) -> Tensor:

@@ -18,6 +18,7 @@ from support.torch_compile import (
     is_replaced,
     tensors,
 )
+from support.weights import PACKED, uint8
 from torch._inductor import config
 
 N, K = 96, 256
@@ -25,19 +26,16 @@ MATRIX = torch.randn(N, K, generator=torch.Generator().manual_seed(0))
 INT4, UINT4 = quantize.int4(MATRIX, 64), quantize.uint4(MATRIX, 32)
 #: Weights, and whether kernels are offered for them: others are copied in each call.
 WEIGHTS: dict[str, tuple[Weight, bool]] = {
-    "int4": (INT4.repack(), True),
+    **{name: (kind.quantize(MATRIX).repack(), True) for name, kind in PACKED.items()},
     "not repacked": (INT4, False),
     "act-order": (
         weights.Int4(INT4.values, INT4.scales, torch.arange(K).flip(0).int()).repack(),
         True,
     ),
-    "uint4": (UINT4.repack(), True),
     "added": (weights.UInt4(UINT4.values, UINT4.scales, UINT4.scales / 2).repack(), True),
-    "mxfp4": (quantize.mxfp4(MATRIX).repack(), True),
-    "nvfp4": (quantize.nvfp4(MATRIX).repack(), True),
     "int8": (weights.Int8(*quantize.per_group(MATRIX, 32)), True),
-    "uint8": (weights.UInt8(*quantize.per_group_asymmetric(MATRIX, 32)), True),
-    "float8": (quantize.fp8(MATRIX), True),
+    "uint8": (uint8(MATRIX), True),
+    "fp8": (quantize.fp8(MATRIX), True),
 }
 
 

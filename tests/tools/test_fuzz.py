@@ -18,6 +18,7 @@ from fuzz.trial import Finding, Trial
 from fuzz.workers import OPERATIONS
 from support import memory
 from support.memory import Form
+from support.weights import PACKED
 
 ROOT = Path(__file__).parents[2]
 #: As on the CPU.
@@ -89,14 +90,15 @@ def test_codes_have_all_formats_and_mostly_few_rows():
     assert {case.k % 32 for case in cases} == {0} and all(case.k for case in cases)
     assert any(case.k % 128 for case in cases) and {case.types[0] for case in cases} == set(HALVES)
     assert {(case.codes.format, case.codes.depth) for case in cases} == {
-        *((name, depth) for name in ("int4", "uint4") for depth in (32, 64, 128, -1)),
-        *(("mxfp4", 32), ("nvfp4", 16)),
+        (name, depth)
+        for name, kind in PACKED.items()
+        for depth in ([kind.depth] if kind.depth else (32, 64, 128, -1))
     }
     assert sum(1 <= case.m <= 64 for case in cases) > len(cases) / 2
     assert any(case.stages for case in cases) and any(case.codes.is_permuted for case in cases)
 
 
-@pytest.mark.parametrize("format", ["int4", "uint4", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("format", PACKED)
 def test_wrong_codes_of_a_row_are_found(format, monkeypatch):
     monkeypatch.setattr(memory, "DEVICE", torch.device("cpu"))
     cases = (draw(seed, LIMITS, "codes") for seed in range(0, 4800, 16))

@@ -13,7 +13,7 @@ from cutlass_api import weights
 from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8, Weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.decoders import decoded, nibble, of_word
+from support.weights import decoded, nibble, of_word
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 E4M3, E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu

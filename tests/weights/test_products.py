@@ -9,6 +9,7 @@ from cutlass_api import quantize, weights
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from cutlass_api.weights import Int4
 from support import codes, memory
+from support.weights import PACKED
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +55,7 @@ def test_arguments_follow_the_memory_of_a_weight():
 
 
 MAKERS = {
-    "int4": lambda w: quantize.int4(w, 32).repack(),
-    "uint4": lambda w: quantize.uint4(w, 32).repack(),
-    "mxfp4": lambda w: quantize.mxfp4(w).repack(),
-    "nvfp4": lambda w: quantize.nvfp4(w).repack(),
+    **{name: lambda w, kind=kind: kind.of_group(w, 32).repack() for name, kind in PACKED.items()},
     "int8": lambda w: weights.Int8(*quantize.per_group(w, 32)),
 }
 

@@ -9,21 +9,21 @@ import pytest
 import torch
 from cutlass_api import quantize, quantized_linear, weights
 from cutlass_api.ops import OPS
-from support.decoders import decoded
+from support.weights import BF16, F16, GROUPS, PACKED, decoded
 from torch.fx.experimental.proxy_tensor import make_fx
 
 N, K = 6, 160
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+F32 = torch.float32
 #: Quantizers, by format and group. The last group of 64 and of 128 is partial.
 QUANTIZERS = {
     **{
-        f"{name} {group}": lambda w, name=name, group=group: getattr(quantize, name)(w, group)
-        for name in ("int4", "uint4")
-        for group in (32, 64, 128, None)
+        f"{name} {group}": lambda w, kind=kind, group=group: kind.quantize(w, group)
+        for name, kind in PACKED.items()
+        if not kind.depth
+        for group in GROUPS
     },
+    **{name: kind.quantize for name, kind in PACKED.items() if kind.depth},
     "added zeros": lambda w: added(quantize.uint4(w, 64)),
-    "mxfp4": quantize.mxfp4,
-    "nvfp4": quantize.nvfp4,
     "nvfp4 rows": lambda w: of_rows(quantize.nvfp4(w)),
     **{
         f"fp8 {block}": lambda w, block=block: quantize.fp8(w, block)
@@ -70,7 +70,7 @@ def error(found, expected):
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize("name", QUANTIZERS)
 def test_multiplies_by_the_stored_matrix(name, dtype):
-    if (name, dtype) == ("mxfp4", F16):
+    if name in PACKED and dtype not in PACKED[name].dtypes:
         return
     torch.manual_seed(1)
     for scale_dtype in (F32, dtype):

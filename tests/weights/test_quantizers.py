@@ -11,7 +11,7 @@ from cutlass_api import quantize
 from cutlass_api.weights import Float8, Int8
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.decoders import decoded, e2m1
+from support.weights import decoded, e2m1
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FUNCTIONS = (quantize.int4, quantize.uint4, quantize.mxfp4, quantize.nvfp4, quantize.fp8)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from cutlass_api import weights
 from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8
-from support.decoders import e2m1
+from support.weights import e2m1
 
 E4M3, E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
 N, K = 16, 192
