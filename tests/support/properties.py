@@ -58,7 +58,7 @@ def rounds_to_tf32(kernel: cutlass_api.Kernel) -> bool:
 
 def truncates(kernel: cutlass_api.Kernel) -> bool:
     """Whether tensor cores add up float8 products, of which they keep 14 bits."""
-    if family_of(kernel) in ("simt", "reference"):
+    if family_of(kernel) not in ("sm80", "sm90"):
         return False
     types = types_of(kernel)
     return types.a in FLOAT8 and types.b in FLOAT8
