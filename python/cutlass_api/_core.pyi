@@ -1246,8 +1246,8 @@ def launch_linear(
 ) -> Any:
     """Returns epilogue(input @ B, *operands) for an input (*, K) of rank 2 or 3, in `out_dtype`,
     without a call of torch's dispatcher. None where torch has to see the call (autograd,
-    autocast, a trace, a transform, a subclass of tensors), and for operands that do not fit: the
-    caller then calls an operator of `torch.ops.cutlass_api`.
+    autocast, a trace, a transform, a subclass of tensors), and for operands that do not fit:
+    the caller then calls an operator of `torch.ops.cutlass_api`.
 
     out_dtype: by default the input's. B: (K, N), or the words (N, K / 32, 4) of a repacked
     weight of the type `element`. operands and epilogue: as of `launch_gemm`.
