@@ -85,6 +85,7 @@ def scaled_samples(t: Callable[..., Tensor]) -> Any:
     yield a, b, s(6, 1), s(1, 5), t(5, dtype=F32), None, F32
     yield a, b, s(6, 2), s(2, 5), None, None, BF16
     yield a, b, s(1, 2), s(2, 1), t(5, dtype=BF16), None, F32, True
+    yield t(6, 300), t(300, 5), s(6, 3), s(3, 5), t(5, dtype=F32), None, F32
     yield a, b, s(6, 2), s(1, 5), None, None, F32
     yield a, b, s(6, 1), s(2, 5), None, None, F32
     yield a, b, s(1), s(1), None, s(1) / 64, E5M2

@@ -28,28 +28,11 @@ from support.eight_bits import (
     fused,
     integers,
     product_of_blocks,
-    spread,
     swizzled,
 )
 from support.helpers import fake
 
 # scaled_mm.
-
-
-@devices
-@pytest.mark.parametrize("rows", [1, 128])
-@pytest.mark.parametrize("columns", [1, 128])
-@pytest.mark.parametrize("k", [300, 512, 100])
-@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
-def test_scaled_mm_of_blocks(rows, columns, k, out_dtype, device):
-    a, b = float8(M, k, device=device), float8(N, k, device=device).t()
-    scale_a = factors(*blocks((M, k), (rows, 128)), device=device)
-    # As cutlass_api.quantize stores them.
-    scale_b = factors(*blocks((N, k), (columns, 128)), device=device).t()
-    bias = torch.randn(N, device=device)
-    out = scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)
-    expected = product_of_blocks(a, scale_a, (rows, 128), b, scale_b, (128, columns))
-    assert_close(out, expected + bias)
 
 
 @devices
@@ -80,28 +63,6 @@ def test_scaled_mm_of_mxfp8(k, device):
 
 
 # mixed_mm.
-
-
-@devices
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kind", [torch.int8, torch.uint8])
-@pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize("zeros", [None, torch.int8, torch.int32, torch.float32])
-@pytest.mark.parametrize("rows", [1, 33, 300])
-def test_mixed_mm_rounds_dequantized_weights_once(rows, zeros, group, kind, dtype, device):
-    """As torch multiplies by weights that it dequantizes to the dtype of the float operand."""
-    x, weight = torch.randn(rows, 512, device=device).to(dtype), integers(264, 512, dtype=kind).t()
-    weight, scale = weight.to(device), factors(512 // group, 264, device=device) / 100
-    zero, wide = None, weight.double()
-    if zeros is not None:
-        zero = (20 * torch.rand(scale.shape, device=device)).to(zeros)
-        wide = wide - spread(zero, group, 1, weight.shape)
-    wide = wide * spread(scale, group, 1, weight.shape)
-    out = mixed_mm(x, weight, scale, zero_point=zero)
-    expected, eps = x.double() @ wide, torch.finfo(dtype).eps
-    # Of 512 rounding errors of weights, and of the output.
-    error = (out.double() - expected).abs().max() / expected.abs().max()
-    assert out.dtype is dtype and error <= eps
 
 
 # scaled_grouped_mm.

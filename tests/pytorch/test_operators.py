@@ -3,7 +3,7 @@
 import torch
 from cutlass_api.ops import OPS
 from support.helpers import opcheck
-from support.operator_calls import BIAS_RELU, EVERY, devices, ends, every, operator_of, randn
+from support.operator_calls import BIAS_RELU, EVERY, every, operator_of, randn
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -40,16 +40,6 @@ def test_the_second_output_of_linear_replaces_a_second_product():
     with FlopCounterMode(display=False) as counter:
         OPS.linear(x, weight, bias, "gelu").sum().backward()
     assert counter.get_total_flops() == 3 * 2 * 4 * 8 * 6
-
-
-@devices
-def test_weight_gradients_of_groups(device):
-    rows = ends(4, 4, 9, device=device)
-    a, grad = randn(9, 8, device=device), randn(9, 16, device=device)
-    for dtype in (torch.float32, torch.bfloat16):
-        ours = OPS.grouped_mm_weight_grad(a.to(dtype), grad.to(dtype), rows).float()
-        expected = torch.stack([a[:4].T @ grad[:4], torch.zeros_like(ours[0]), a[4:].T @ grad[4:]])
-        torch.testing.assert_close(ours, expected, rtol=0.05, atol=0.1)
 
 
 # Eight-bit products.
