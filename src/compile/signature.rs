@@ -383,26 +383,6 @@ mod tests {
         }
     }
 
-    /// Names from NVRTC 13.0.
-    #[test]
-    fn mangled_names_are_parsed() {
-        let all = parse(&lowered("PKfPfS1_xmbPK6float4PvP6__halfPKS7_f")).unwrap();
-        assert_eq!(all.len(), 11);
-        for (parameter, constant) in all.iter().zip([true, false, true]) {
-            assert_eq!(elements(parameter), (&[DType::F32][..], 4, "float32", constant));
-        }
-        assert_eq!(all[3], Parameter::Number(ScalarType::Signed { bytes: 8 }));
-        assert_eq!(all[4], Parameter::Number(ScalarType::Unsigned { bytes: 8 }));
-        assert_eq!(all[5], Parameter::Number(ScalarType::Bool));
-        assert_eq!(elements(&all[6]), (&[DType::F32][..], 16, "float4", true));
-        assert_eq!(all[7], Parameter::Pointer { to: Pointee::Any, constant: false });
-        for (at, constant) in [(8, false), (9, true)] {
-            assert_eq!(elements(&all[at]), (&[DType::F16][..], 2, "__half", constant));
-        }
-        assert_eq!(all[10], Parameter::Number(ScalarType::F32));
-        assert!(parse(&lowered("v")).unwrap().is_empty());
-    }
-
     #[test]
     fn adjacent_qualifiers_are_one_substitution() {
         // f(const volatile float*, int*, int*), then f(const volatile float*, const volatile
@@ -419,40 +399,6 @@ mod tests {
         let all = parse(&lowered("9TensorMap14CUtensorMap_st")).unwrap();
         assert_eq!(all, [Parameter::TensorMap, Parameter::TensorMap]);
         assert!(parse(&lowered("P9TensorMap")).is_err());
-    }
-
-    #[test]
-    fn classes_are_the_users_unless_a_header_is_included() {
-        for (name, dtype) in [
-            ("f16", "float16"),
-            ("bf16", "bfloat16"),
-            ("e4m3", "float8_e4m3fn"),
-            ("e5m2", "float8_e5m2"),
-        ] {
-            let mangled = format!("P{}{name}", name.len());
-            assert_eq!(
-                elements(&parse(&lowered(&mangled)).unwrap()[0]).0,
-                [DType::describe(dtype)]
-            );
-            let refused = parse(&lowered(&mangled).replace("ELb1ELb1", "ELb0ELb1")).unwrap_err();
-            assert!(refused.contains(&format!("own class {name}, not")), "{refused}");
-        }
-        let own_map = lowered("9TensorMap").replace("ELb1ELb1", "ELb1ELb0");
-        let refused = parse(&own_map).unwrap_err();
-        assert!(refused.contains("own class TensorMap, not"), "{refused}");
-        // Substitutions are the same class.
-        assert!(parse("_Z17rutlass_signatureIPFvPfP3f16PKS1_ELb0ELb0EE").is_err());
-    }
-
-    #[test]
-    fn unsupported_parameter_types_are_refused() {
-        for parameters in ["PFviE", "Ri", "P1S", "1S", "PPf", "PN4mine1SE"] {
-            assert!(parse(&lowered(parameters)).is_err(), "{parameters}");
-        }
-        assert!(parse(&lowered("iRf")).unwrap_err().contains("parameter 2 is a reference"));
-        // f(mine::inner::f16*, float*, mine::inner::f16*, float*).
-        let nested = parse(&lowered("PN4mine5inner3f16EPfS3_S4_")).unwrap_err();
-        assert!(nested.contains("parameter 1 is a pointer to the class mine::inner::f16,"));
     }
 
     #[test]

@@ -130,14 +130,6 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_readable() {
-        let text = named(&problem(60, 4096, 1000), Rounding::Exact);
-        assert_eq!(text, "exact gemm 1x60x4096x1000 f16t16 f16n16 f16t16 sums f32");
-        let text = named(&problem(60, 4096, 1000), Rounding::PowersOfTwo);
-        assert_eq!(text, "pow2 gemm 1x64x4096x1024 f16t16 f16n16 f16t16 sums f32");
-    }
-
-    #[test]
     fn keys_hold_orders_and_alignments() {
         let aligned = problem(64, 64, 64);
         let rounded = |problem: &Problem| named(problem, Rounding::PowersOfTwo);
@@ -164,12 +156,5 @@ mod tests {
         let of = |tf32| key(&float, None, tf32, "exact", [1, 64, 64, 64]);
         assert_ne!(of(false), of(true));
         assert_eq!(key(&aligned, None, true, "a", [0; 4]), key(&aligned, None, false, "a", [0; 4]));
-    }
-
-    #[test]
-    fn other_addresses_share_a_key() {
-        let mut moved = problem(64, 64, 64);
-        moved.views_mut().into_iter().for_each(|view| view.data += 4096);
-        assert_eq!(named(&moved, Rounding::Exact), named(&problem(64, 64, 64), Rounding::Exact));
     }
 }

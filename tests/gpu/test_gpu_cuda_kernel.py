@@ -1,9 +1,7 @@
 """Users' kernels on a GPU: results, streams, graphs, memory."""
 
-import os
 import statistics
 import time
-from pathlib import Path
 
 import cutlass_api
 import pytest
@@ -11,7 +9,6 @@ import torch
 from cutlass_api import cuda_kernel
 from cutlass_api.utils import ceil_div
 from support.gpu_helpers import say
-from support.helpers import run_python
 
 pytestmark = pytest.mark.gpu
 
@@ -168,29 +165,6 @@ def test_arrays_of_another_framework():
     x, out = cupy.arange(10, dtype=cupy.float32), cupy.zeros(10, dtype=cupy.float32)
     square_of("float")(x, out, 10)
     assert (out.get() == x.get() ** 2).all()
-
-
-def test_a_kernel_with_metadata_is_found_and_run():
-    # In a separate process: a registration cannot be undone.
-    code = """
-        import cutlass_api, torch
-        from support import own_kernel
-        from cutlass_api.arguments import ElementwiseArguments
-        from support.helpers import fake
-        a, b = torch.randn(70, 90, device="cuda"), torch.randn(90, 70, device="cuda").T
-        out = torch.full((70, 90), float("nan"), device="cuda")
-        args = ElementwiseArguments(a, b, out)
-        (kernel,) = [k for k in cutlass_api.get_kernels(args) if isinstance(k, own_kernel.Axpby)]
-        described = ElementwiseArguments(*(fake(*t.shape, dtype=t.dtype) for t in (a, b, out)))
-        artifact = kernel.compile(described)
-        kernel.run(args, artifact)
-        assert torch.equal(out, a + b)
-        out.fill_(float("nan"))
-        kernel.run(args)
-        assert torch.equal(out, a + b)
-    """
-    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    run_python(code, PYTHONPATH=os.pathsep.join(path))
 
 
 @pytest.mark.timing

@@ -1,15 +1,10 @@
-"""Launches of fused epilogues on a GPU: numbers, graphs, operands that move, in-place outputs."""
+"""Launches of fused epilogues on a GPU: graphs, in-place outputs."""
 
 import cutlass_api
 import pytest
 import torch
-from support.epilogue_trials import (
-    F16,
-    F64,
-    gemm_operands,
-)
-from support.epilogues import assert_close, bias_gelu, fused, linear
-from support.helpers import coarse
+from support.epilogue_trials import F64, gemm_operands
+from support.epilogues import assert_close, fused, linear
 
 pytestmark = pytest.mark.gpu
 
@@ -37,18 +32,6 @@ def test_a_graph_replay_sees_updates_of_tensors(form):
         assert_close(out, value * (a.double() @ b.double()) + (value + 1) * c.double())
 
 
-def test_a_prepared_launch_swaps_operands_and_numbers():
-    a, b, c, out = gemm_operands()
-    args = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
-    kernel = cutlass_api.get_kernels(args)[0]
-    launch = kernel.bind(args)
-    other, elsewhere = coarse(256, 256, dtype=F16).cuda(), torch.zeros_like(out)
-    launch(C=other, beta=-2.5, out=elsewhere)
-    assert_close(elsewhere, a.double() @ b.double() - 2.5 * other.double())
-    launch()
-    assert_close(out, a.double() @ b.double() + c.double())
-
-
 def test_in_place_and_on_another_stream():
     a, b, c, _ = gemm_operands()
     before = c.clone()
@@ -62,15 +45,3 @@ def test_in_place_and_on_another_stream():
         kernel.run(args, stream=stream)
         stream.synchronize()
         assert_close(c, a.double() @ b.double() + 2 * before.double(), repr(kernel))
-
-
-def test_same_bits_every_time():
-    a, b = (torch.randn(512, 512, device="cuda", dtype=F16) for _ in range(2))
-    out, bias = torch.empty_like(a), torch.randn(512, device="cuda")
-    args = fused(a, b, out, bias_gelu, bias=bias)
-    for kernel in cutlass_api.get_kernels(args):
-        kernel.run(args)
-        first = out.clone()
-        out.zero_()
-        kernel.run(args)
-        assert torch.equal(first, out), kernel

@@ -241,16 +241,3 @@ def test_shapes_that_change() -> None:
             b = torch.randn(k, n, device="cuda", dtype=torch.float16)
             assert_as_good_as_torch(a, b, compiled(a, b))
     assert witness.calls == 5
-
-
-def test_rows_that_grow_after_compilation() -> None:
-    """torch compiles for 16 rows first."""
-    torch.manual_seed(0)
-    weight = torch.randn(1024, 4096, device="cuda", dtype=torch.bfloat16)
-    with inductor("NVGEMM") as witness:
-        linear = torch.nn.functional.linear
-        compiled = torch.compile(linear, mode="max-autotune-no-cudagraphs", dynamic=True)
-        for rows in (16, 4096, 100, 2):
-            x = torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16)
-            assert_as_good_as_torch(x, weight.mT, compiled(x, weight))
-    assert witness.calls == 4

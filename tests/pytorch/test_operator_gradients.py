@@ -7,9 +7,7 @@ from cutlass_api import quantize
 from cutlass_api.ops import OPS
 from support.helpers import run_python
 from support.operator_calls import BIAS_RELU, F8, ends, integers, randn
-from torch.utils.checkpoint import (
-    checkpoint,
-)
+from torch.utils.checkpoint import checkpoint
 
 ROWS = "def f(accum, s):\n    D = scale_blocks(accum, a=s, a_block=(1, -1))\n    return D"
 HALF, BYTES, ONE = randn(4, 16).half(), integers(16, 16), torch.tensor(0.5)

@@ -94,20 +94,6 @@ def epilogue(accum, scale, zero, bias):
     torch.testing.assert_close(out.double(), (product + bias).relu(), **CLOSE)
 
 
-def test_a_grouped_product_has_scales_for_each_group():
-    a, b, out = float8(M, K), float8(3, K, N), torch.full((M, N), math.nan)
-    ends = torch.tensor([20, 20, 131], dtype=torch.int32)
-    scale_a, scale_b = factors(*blocks((M, K), (16, 128))), factors(3, *blocks((K, N), (128, 1)))
-    epilogue = EpilogueArguments(
-        BOTH.format((16, 128), (128, 1)), D=out, left=scale_a, right=scale_b
-    )
-    run(GroupedGemmArguments(a, b, out, "float32", ends, epilogue=epilogue))
-    of_groups = product_of_blocks(a, scale_a, (16, 128), b, scale_b, (128, 1))
-    expected = torch.cat([of_groups[0, :20], of_groups[2, 20:131]])
-    torch.testing.assert_close(out[:131].double(), expected, **CLOSE)
-    assert out[131:].isnan().all()
-
-
 def test_nan_scales_reach_the_rows_and_columns_of_their_block():
     for dtype in (torch.float32, E8M0):
         scale_a, scale_b = factors(M, 3), factors(3, 2)

@@ -13,16 +13,7 @@ from cutlass_api.arguments import ElementwiseArguments, GemmArguments, GroupedGe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.forks import FORK
-from support.helpers import (
-    DTYPES,
-    INTEGERS,
-    accumulator_of,
-    coarse,
-    exact,
-    gemm,
-    run_python,
-    same,
-)
+from support.helpers import DTYPES, INTEGERS, accumulator_of, coarse, exact, gemm, run_python, same
 from support.properties import multiplies_codes
 
 REFERENCE = [
