@@ -7,14 +7,12 @@ import io
 import pytest
 import torch
 from cutlass_api import nn
+from support.weights import PACKED
 from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.gpu
 
-SCHEMES = [
-    *("fp8", "int8", "fp8-block", "fp8-weight", "int8-weight"),
-    *("int4", "uint4", "mxfp4", "nvfp4"),
-]
+SCHEMES = ["fp8", "int8", "fp8-block", "fp8-weight", "int8-weight", *PACKED]
 N, K = 384, 640
 
 
