@@ -44,7 +44,7 @@ def test_codes_of_xla_are_those_of_its_header():
         kind, rest = re.fullmatch(r"([a-z]+)(.*)", name).groups()
         return (short[kind] + rest.replace("_", "")).upper()
 
-    for element in ELEMENT_TYPES:
+    for element in IN_FRAMEWORKS:
         assert element.xla_code == int(codes.get(name_in_xla(element.name), 0)), element.name
 
 
