@@ -91,7 +91,7 @@ __device__ __forceinline__ void load_if(bool present, unsigned& bits, const Elem
 template <class Element> __device__ __forceinline__ Element of_bits(unsigned bits) {
   if constexpr (is_same<Element, f32>)
     return __uint_as_float(bits);
-  else if constexpr (is_same<Element, u8> || is_same<Element, s8>)
+  else if constexpr (is_same<Element, u8> || is_same<Element, s8> || is_same<Element, s32>)
     return static_cast<Element>(bits);
   else
     return Element{static_cast<decltype(Element::bits)>(bits)};

@@ -1,9 +1,11 @@
-"""Kernels for weights of 4 bits compile without spills. None needs a GPU."""
+"""Kernels for weights of 4 and 8 bits compile without spills. None needs a GPU."""
 
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import GemmArguments
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.ops import _epilogues
+from cutlass_api.ops._quantized import mixed_operands
 from support.codes import CASES
 from support.compiling import check_code
 from support.helpers import fake
@@ -35,3 +37,24 @@ def test_no_register_spills(name, cc, cache_directory):
     kernels = [*found[first :: STEPS[cc]], found[-1]]  # `simt` ranks last
     assert {kernel.metadata.kernel_name.split("_")[0] for kernel in kernels} > {"skinny"}
     check_code(kernels, args, cc)
+
+
+ZEROS = [torch.int8, torch.uint8, torch.int32, torch.float16, torch.bfloat16, torch.float32]
+
+
+@pytest.mark.parametrize("dtype", ZEROS, ids=str)
+def test_zero_points_of_8_bits_compile_in_every_dtype(dtype, cache_directory):
+    cc, (m, n, k) = 90, (5, 96, 512)
+    with FakeTensorMode(), torch.device("cuda"):
+        x, out = torch.empty(m, k, dtype=torch.float16), torch.empty(m, n, dtype=torch.float16)
+        w, scale = torch.empty(n, k, dtype=torch.int8).t(), torch.empty(k // 128, n, dtype=torch.float32)
+        zero = torch.empty(k // 128, n, dtype=dtype)
+        operands, blocks = mixed_operands(x, w, scale, zero)
+        source = _epilogues.scaled(*operands, blocks=blocks)
+        epilogue = EpilogueArguments(source, D=out, **operands)
+        args = GemmArguments(x, w, out, torch.float32, epilogue=epilogue)
+    found = cutlass_api.get_kernels(args, cc=cc)
+    names = [kernel.metadata.kernel_name for kernel in found]
+    first = {name.split("_")[0]: found[at] for at, name in reversed(list(enumerate(names)))}
+    assert set(first) >= {"skinny", "sm90", "simt"}
+    check_code(list(first.values()), args, cc)
