@@ -45,10 +45,12 @@ ZEROS = [torch.int8, torch.uint8, torch.int32, torch.float16, torch.bfloat16, to
 @pytest.mark.parametrize("dtype", ZEROS, ids=str)
 def test_zero_points_of_8_bits_compile_in_every_dtype(dtype, cache_directory):
     cc, (m, n, k) = 90, (5, 96, 512)
+    shapes = ((m, k), (m, n), (n, k), (k // 128, n), (k // 128, n))
+    dtypes = (torch.float16, torch.float16, torch.int8, torch.float32, dtype)
     with FakeTensorMode(), torch.device("cuda"):
-        x, out = torch.empty(m, k, dtype=torch.float16), torch.empty(m, n, dtype=torch.float16)
-        w, scale = torch.empty(n, k, dtype=torch.int8).t(), torch.empty(k // 128, n, dtype=torch.float32)
-        zero = torch.empty(k // 128, n, dtype=dtype)
+        tensors = (torch.empty(x, dtype=of) for x, of in zip(shapes, dtypes, strict=True))
+        x, out, w, scale, zero = tensors
+        w = w.t()
         operands, blocks = mixed_operands(x, w, scale, zero)
         source = _epilogues.scaled(*operands, blocks=blocks)
         epilogue = EpilogueArguments(source, D=out, **operands)

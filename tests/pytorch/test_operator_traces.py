@@ -5,6 +5,7 @@ import pytest
 import torch
 from cutlass_api.ops import OPERATORS, OPS
 from support.operator_calls import BIAS_RELU, F8, devices, randn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 
 class Module(torch.nn.Module):
@@ -165,3 +166,26 @@ def test_linear_takes_names_and_functions(activation):
     torch.testing.assert_close(cutlass_api.linear(x, weight, bias, ours), expected)
     if theirs := getattr(torch.nn.functional, activation, None):
         torch.testing.assert_close(cutlass_api.linear(x, weight, bias, theirs), expected)
+
+
+def test_sources_of_epilogues_are_lines_in_graphs():
+    """torch 2.11 writes arguments into a comment of generated code."""
+    a, b, bias = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
+    i8 = torch.ones(4, 4, dtype=torch.int8)
+
+    def rounded(accum, bias):
+        """Two statements."""
+        x = accum + bias  # a comment
+        D = relu(x)  # noqa: F821
+        return D
+
+    calls = [
+        lambda: cutlass_api.matmul(a, b, epilogue=rounded, bias=bias),
+        lambda: cutlass_api.int8_mm(i8, i8, bias=torch.ones(4)),
+        lambda: torch.vmap(lambda x: cutlass_api.linear(x, b.t(), bias, "gelu"))(a[None]),
+    ]
+    for call in calls:
+        graph = make_fx(call)()
+        sources = [arg for node in graph.graph.nodes for arg in node.args if isinstance(arg, str)]
+        assert all("\n" not in source for source in sources) and sources, graph
+        torch.testing.assert_close(graph(), call())

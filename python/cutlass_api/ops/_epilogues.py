@@ -8,13 +8,10 @@ from cutlass_api._batches import second_factor
 from cutlass_api._core import trace_epilogue
 from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
 
-SUM = "def epilogue(accum, input):\n    D = accum + input\n    return D"
-SCALED = "def epilogue(accum, input, alpha):\n    D = accum * alpha\n    return D"
-SCALED_SUM = """
-def epilogue(accum, input, beta, alpha):
-    D = accum * alpha + input * beta
-    return D
-"""
+#: Sources are lines, as :func:`one_line` says.
+SUM = "def epilogue(accum, input): D = accum + input; return D"
+SCALED = "def epilogue(accum, input, alpha): D = accum * alpha; return D"
+SCALED_SUM = "def epilogue(accum, input, beta, alpha): D = accum * alpha + input * beta; return D"
 #: Activations whose derivative depends on their argument. That of the others is a function of the
 #: output.
 PREACTIVATION_DERIVATIVES = tuple(name for name in ACTIVATIONS if FUNCTIONS[name].reads_argument)
@@ -27,10 +24,8 @@ def linear(activation: str | None, has_bias: bool, returns_preactivation: bool =
     bias, added = (", bias", " + bias") if has_bias else ("", "")
     outputs = "D, preactivation" if returns_preactivation else "D"
     return (
-        f"def epilogue(accum{bias}):\n"
-        f"    preactivation = accum{added}\n"
-        f"    D = {name}(preactivation)\n"
-        f"    return {outputs}\n"
+        f"def epilogue(accum{bias}): preactivation = accum{added}; D = {name}(preactivation); "
+        f"return {outputs}"
     )
 
 
@@ -43,6 +38,14 @@ def known_activation(operator: str, activation: str | None) -> str:
             f"cutlass_api::{operator}: activation is {activation!r}; pass None or one of {known}"
         )
     return name
+
+
+def one_line(source: str) -> str:
+    """The source of a traced epilogue in one line, as an argument of operators in graphs: torch
+    2.11 writes it into a comment of generated code, of which further lines would be statements.
+    """
+    head, *body = source.splitlines()
+    return f"{head} {'; '.join(map(str.strip, body))}"
 
 
 def scaled(
@@ -75,7 +78,7 @@ def scaled(
     if bounds is not None:
         zero = " + zero_point" if "zero_point" in operands else ""
         value = f"clamp(round({value}){zero}, {bounds[0]}, {bounds[1]})"
-    return f"def epilogue({', '.join(('accum', *operands))}):\n    D = {value}\n    return D\n"
+    return f"def epilogue({', '.join(('accum', *operands))}): D = {value}; return D"
 
 
 def factor(epilogue: str) -> int | None:

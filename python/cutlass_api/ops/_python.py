@@ -18,6 +18,7 @@ from cutlass_api._batches import (
 )
 from cutlass_api._core import trace_epilogue
 from cutlass_api.fusion import activation as activations
+from cutlass_api.ops import _epilogues
 from cutlass_api.ops._broadcast import product
 from cutlass_api.ops._library import proxies_of
 from cutlass_api.ops._operator import OPS
@@ -188,7 +189,7 @@ def epilogue_source(epilogue: Callable[..., Any] | str) -> tuple[str, list[str],
             f"the epilogue returns {', '.join(traced.outputs)}, but torch differentiates or traces "
             "the call of matmul, which then returns D alone and reduces nothing"
         )
-    return traced.source, traced.inputs, second_factor(traced)
+    return _epilogues.one_line(traced.source), traced.inputs, second_factor(traced)
 
 
 def as_tensor(name: str, operand: Tensor | float, like: Tensor) -> Tensor:
