@@ -10,7 +10,7 @@ use super::host::Interpreter;
 use super::options::tf32_allowed;
 use super::ranges::{self, Range};
 use super::run::run_reference;
-use super::serving::{log_choice, may_record, serving};
+use super::serving::{log_choice, may_record, position_of_name, serving};
 use super::stream::current_stream;
 use super::trace::{number, trace_epilogue};
 use super::tuning::record;
@@ -332,19 +332,6 @@ fn output_values_of_one(graph: &ExpressionGraph, out: &View) -> PyResult<Vec<Ope
         )));
     }
     Ok(vec![OperandValue::Tensor(*out)])
-}
-
-/// The position of the kernel of this name among all kernels. None if there is none.
-fn position_of_name(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    static POSITIONS: OnceValue<Py<PyDict>> = OnceValue::new();
-    let positions = POSITIONS.get_or_try_init(py, || {
-        let positions = PyDict::new(py);
-        for (position, kernel) in kernels::all().iter().enumerate() {
-            positions.set_item(kernel.name(), position)?;
-        }
-        Ok::<_, PyErr>(positions.unbind())
-    })?;
-    positions.bind(py).get_item(name)?.map(|position| position.extract()).transpose()
 }
 
 /// Runs a product by the preferred kernel, or by the one that ranks first. `tensor` is an operand:

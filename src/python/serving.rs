@@ -1,6 +1,7 @@
 //! The kernels that serve a product whose kernel the core chooses, and why none does.
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::discovery::target_of;
 use super::kernel::rounds_to_tf32;
@@ -10,7 +11,7 @@ use crate::driver;
 use crate::epilogue::Epilogue;
 use crate::kernel as kernels;
 use crate::launch::LaunchError;
-use crate::operand::DeviceId;
+use crate::operand::{DeviceId, OnceValue};
 use crate::problem::Problem;
 use crate::tune::{Rounding, Tuned, extents, key};
 
@@ -101,4 +102,17 @@ fn unserved(problem: &Problem, epilogue: Option<&Epilogue>) -> LaunchError {
     LaunchError::unsupported(format!(
         "no kernel computes {a} @ {b}, summed in {accumulator}, into {out}; {remedy}"
     ))
+}
+
+/// The position of the kernel of this name among all kernels. None if there is none.
+pub fn position_of_name(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    static POSITIONS: OnceValue<Py<PyDict>> = OnceValue::new();
+    let positions = POSITIONS.get_or_try_init(py, || {
+        let positions = PyDict::new(py);
+        for (position, kernel) in kernels::all().iter().enumerate() {
+            positions.set_item(kernel.name(), position)?;
+        }
+        Ok::<_, PyErr>(positions.unbind())
+    })?;
+    positions.bind(py).get_item(name)?.map(|position| position.extract()).transpose()
 }
