@@ -258,7 +258,7 @@ SHOWN = {
 #: prints, because they need a device.
 ELSEWHERE = {
     *("KernelOperand", "Weight", "CudaBenchmark", "TimedLaunches", "TuningBenchmark"),
-    *("Linear", "Conversion"),  # tests/nn
+    *("Linear", "Conversion", "Loading", "Config"),  # tests/nn
 }
 TABLES = {"Comparison", "TuningResult"}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cutlass_api import quantize
 from cutlass_api.nn import Linear, _eager
-from nn.test_linear import BF16, LAYERS, K, layer_of, matrix
+from support.layers import BF16, LAYERS, K, layer_of, matrix
 from torch.utils._python_dispatch import TorchDispatchMode
 
 SERVED = [name for name in LAYERS if "permuted" not in name]
