@@ -215,9 +215,9 @@ pub fn computes_alone(input: &Bound<'_, PyAny>, operands: &Bound<'_, PyTuple>) -
         return Ok(false);
     }
     let torch = torch(py)?;
-    let no_level = torch.forward_mode.bind(py).getattr(intern!(py, "_current_level"))?;
-    if no_level.extract::<i64>()? >= 0 {
-        return Ok(false);
+    let level = torch.forward_mode.bind(py).getattr(intern!(py, "_current_level"))?;
+    if level.extract::<i64>()? >= 0 {
+        return Ok(false); // forward mode: a tensor may have a tangent
     }
     if torch.is_grad_enabled.bind(py).call0()?.is_truthy()? {
         for tensor in operands.iter_borrowed().chain([input.as_borrowed()]) {
