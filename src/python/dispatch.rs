@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::operand::{self, DeviceId, ObjectCache, OnceValue};
 
@@ -145,6 +145,15 @@ pub fn is_traced(py: Python<'_>) -> PyResult<bool> {
         || torch.is_jit_tracing.bind(py).call0()?.is_truthy()?)
 }
 
+fn device_type(py: Python<'_>, is_cuda: bool) -> &Bound<'_, PyString> {
+    if is_cuda { intern!(py, "cuda") } else { intern!(py, "cpu") }
+}
+
+/// Whether autocast is on for a type of devices.
+fn casts(py: Python<'_>, is_cuda: bool) -> PyResult<bool> {
+    torch(py)?.is_autocast_enabled.bind(py).call1((device_type(py, is_cuda),))?.is_truthy()
+}
+
 /// A and B as torch's autocast casts them for `torch.mm`; None if autocast is off for their device.
 #[allow(clippy::type_complexity)]
 pub fn autocast<'py>(
@@ -154,15 +163,12 @@ pub fn autocast<'py>(
 ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
     let py = a.py();
     let functions = torch(py)?;
-    let device = match device {
-        DeviceId::Cpu => intern!(py, "cpu"),
-        DeviceId::Cuda(_) => intern!(py, "cuda"),
-    };
-    if !functions.is_autocast_enabled.bind(py).call1((device,))?.is_truthy()? {
+    let is_cuda = matches!(device, DeviceId::Cuda(_));
+    if !casts(py, is_cuda)? {
         return Ok(None);
     }
     let torch = functions.module.bind(py);
-    let to = torch.call_method1("get_autocast_dtype", (device,))?;
+    let to = torch.call_method1("get_autocast_dtype", (device_type(py, is_cuda),))?;
     let cast = |tensor: &Bound<'py, PyAny>| {
         if TensorClass::of(tensor)? == TensorClass::Foreign {
             return Ok(tensor.clone());
@@ -228,6 +234,5 @@ pub fn computes_alone(input: &Bound<'_, PyAny>, operands: &Bound<'_, PyTuple>) -
         }
     }
     let is_cuda = input.getattr(intern!(py, "is_cuda"))?.is_truthy()?;
-    let device = if is_cuda { intern!(py, "cuda") } else { intern!(py, "cpu") };
-    Ok(!torch.is_autocast_enabled.bind(py).call1((device,))?.is_truthy()?)
+    Ok(!casts(py, is_cuda)?)
 }
