@@ -12,6 +12,7 @@ from cutlass_api._dtypes import E8M0
 from cutlass_api.nn._activations import format_of
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._quantize import INPUTS, quantized
+from cutlass_api.ops._quantized_linear import factor_of
 from cutlass_api.weights._formats import Format
 
 
@@ -56,10 +57,10 @@ class Prepared:
         arguments = self.arguments
         if arguments is None or input.dtype is arguments.refused:
             return None
-        bias_or_none = () if bias is None else (bias,)
+        added = () if bias is None else (bias,)
         if arguments.quantized is not None:
-            return multiply_quantized(arguments, arguments.quantized, input, bias_or_none)
-        operands = (*arguments.operands, *bias_or_none)
+            return multiply_quantized(arguments, arguments.quantized, input, added)
+        operands = (*arguments.operands, *added)
         return launch_linear(input, arguments.b, *operands, **arguments.options)
 
     def prepare(self, layer: Any, key: tuple[int, ...]) -> None:
@@ -102,25 +103,21 @@ def arguments_of(weight: Any, has_bias: bool, activations: str | None) -> Argume
     if isinstance(weight, Tensor):
         epilogue = _epilogues.linear(None, True) if has_bias else None
         return Arguments(weight.t(), (), {"epilogue": epilogue})
-    format, is_packed = weight.format, weight.format.packing > 1
-    if weight.permutation is not None or format.adds_zero:
+    format = weight.format
+    is_copied = format.packing > 1 and not weight.is_repacked
+    if is_copied or weight.permutation is not None or format.adds_zero:
         return None
-    if is_packed and not weight.is_repacked:
-        return None
-    operands, blocks = format.of_product(weight.fields)
-    bias = ("bias",) if has_bias else ()
-    values = weight.values if is_packed else weight.values.t()
+    values, operands, blocks, element = factor_of(weight)
+    names = (*operands, "bias") if has_bias else tuple(operands)
+    options: dict[str, Any] = {"element": element}
+    of_input = None
     if activations is not None:
         if weight.scales.dtype is not torch.float32:
             return None
         of_input = format_of(activations, weight.values, weight.scales)
         if of_input.scales.varies_along_k:
             blocks = {"a": of_input.scales.arguments("a"), **blocks}
-        epilogue = _epilogues.scaled("scale_a", *operands, *bias, blocks=blocks)
-        options = {"epilogue": epilogue}
-        return Arguments(values, tuple(operands.values()), options, quantized=of_input)
-    options = {"epilogue": _epilogues.scaled(*operands, *bias, blocks=blocks)}
-    if is_packed:
-        options["element"] = format.kernel_element
+        names = ("scale_a", *names)
+    options["epilogue"] = _epilogues.scaled(*names, blocks=blocks)
     refused = torch.float16 if format.scales.dtype is E8M0 else None
-    return Arguments(values, tuple(operands.values()), options, refused)
+    return Arguments(values, tuple(operands.values()), options, refused, of_input)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,20 +69,38 @@ def quantized_linear(
     rows, target = rows_of(input), matrix(out)
     if permutation is not None:
         rows = rows.index_select(1, permutation)
-    repacked = weight.format.repack(weight.fields)
-    operands, blocks = scales_of_sums(rows, *weight.format.of_product(repacked))
+    factor_b = factor_of(weight)
+    operands, blocks = scales_of_sums(rows, factor_b.operands, factor_b.blocks)
     if bias is not None:
         operands["bias"] = bias
-    epilogue = _epilogues.scaled(*operands, blocks=blocks, activation=activation)
-    is_packed = weight.format.packing > 1
     launch(
-        *(name, rows, repacked.values if is_packed else values.t(), *operands.values()),
+        *(name, rows, factor_b.values, *operands.values()),
         out=target,
-        epilogue=epilogue,
-        element=weight.format.kernel_element if is_packed else None,
+        epilogue=_epilogues.scaled(*operands, blocks=blocks, activation=activation),
+        element=factor_b.element,
         kernel=kernel,
     )
     return out
+
+
+class Factor(NamedTuple):
+    """A weight as B of ``launch``: the operand, those of ``_epilogues.scaled`` and its blocks, and
+    the type of elements of 4 bits.
+    """
+
+    values: Tensor
+    operands: dict[str, Tensor]
+    blocks: dict[str, str]
+    element: str | None
+
+
+def factor_of(weight: Weight) -> Factor:
+    """Repacks values of 4 bits that are not."""
+    format, repacked = weight.format, weight.format.repack(weight.fields)
+    operands, blocks = format.of_product(repacked)
+    if format.packing > 1:
+        return Factor(repacked.values, operands, blocks, format.kernel_element)
+    return Factor(repacked.values.t(), operands, blocks, None)
 
 
 def quantized_linear_grad(
