@@ -407,6 +407,13 @@ def test_a_folder_must_have_all_shards(tmp_path):
         load(model(), tmp_path)
 
 
+def test_files_of_two_models_are_named(tmp_path):
+    write(tmp_path, state(), shards=3)
+    write(tmp_path, state())
+    with pytest.warns(UserWarning, match="model.safetensors and model.safetensors.index.json"):
+        load(model(), tmp_path)
+
+
 def test_folders_without_checkpoints(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere is no folder"):
         load(model(), tmp_path / "nowhere")

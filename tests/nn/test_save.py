@@ -198,6 +198,18 @@ def test_what_has_no_form_is_refused_by_name(tmp_path, message):
     assert not (tmp_path / "new").exists()
 
 
+def test_the_newer_model_is_read(tmp_path):
+    for value, size in enumerate(["1MB", "1KB", "1MB"]):
+        model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)))
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, value)
+        save(model, tmp_path, max_shard_size=size)
+        assert (tmp_path / "model.safetensors").exists() == (size == "1MB")
+        loaded = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)))
+        load(loaded, tmp_path)
+        assert (loaded[0].weight == value).all()
+
+
 def test_folders(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file; pass a folder"):

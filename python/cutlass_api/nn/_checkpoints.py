@@ -1,6 +1,7 @@
 """Folders of safetensors and ``config.json``, by the names of their tensors."""
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from os import PathLike
@@ -85,6 +86,12 @@ class Checkpoint:
     def _find_files(self) -> list[str]:
         # A single file comes before an index, as in transformers.
         is_whole = (self.folder / WHOLE).is_file()
+        if is_whole and (self.folder / INDEX).is_file():
+            warnings.warn(
+                f"load: {self.folder} has {WHOLE} and {INDEX}, of which one is older: {WHOLE} is "
+                "read, as by transformers. Delete the other model's files",
+                stacklevel=5,
+            )
         self._index = {} if is_whole else self._json(INDEX).get("weight_map", {})
         if self._index:
             files = sorted(set(self._index.values()))
