@@ -70,6 +70,8 @@ def test_pointwise_operations_become_an_epilogue(name: str, dtype: torch.dtype, 
     inputs = tensors(*shapes, dtype=dtype)
     lowered = lower(function, inputs, prefers=is_ours)
     assert lowered.code.count("epilogue='def epilogue") == fused
+    arguments = [arg for node in lowered.graph.nodes for arg in node.args if isinstance(arg, str)]
+    assert len(arguments) == fused and "\n" not in "".join(arguments)
     assert "triton" not in lowered.call, "nothing is left for Triton"
     assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
 

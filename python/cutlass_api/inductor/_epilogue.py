@@ -93,7 +93,7 @@ class Epilogue:
         result = self._expression(self.last)
         parameters = ", ".join(["accum", *self.operands.values()])
         body = [*self.lines, f"D = {result}", "return D"]
-        self.source = f"def epilogue({parameters}):\n" + "".join(f"    {line}\n" for line in body)
+        self.source = f"def epilogue({parameters}): {'; '.join(body)}"
 
     @property
     def has_products(self) -> bool:

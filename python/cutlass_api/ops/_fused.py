@@ -170,6 +170,7 @@ OPERATORS = (
         sharding=labels,
         autocast=autocast,
         lowering=lowering,
-        summary="an epilogue of A @ B, as source text ([epilogues](../design/epilogues.md))",
+        summary="an epilogue of A @ B, as source text ([epilogues](../design/epilogues.md)), in "
+        "one line for `torch.compile` of PyTorch 2.11, which cannot compile more",
     ),
 )
