@@ -10,7 +10,15 @@ from torch import fx
 
 from cutlass_api.fusion._functions import FUNCTIONS
 from cutlass_api.inductor import _lowering
-from cutlass_api.inductor._nodes import CAST, RESHAPES, add_call, is_call, is_known_as, value_of
+from cutlass_api.inductor._nodes import (
+    CAST,
+    RESHAPES,
+    add_call,
+    is_call,
+    is_known_as,
+    unexpanded,
+    value_of,
+)
 from cutlass_api.inductor._products import INT_MM, MIXED, add_product
 
 aten = torch.ops.aten
@@ -162,8 +170,12 @@ class Epilogue:
         return self._operand(arg, node)
 
     def _operand(self, arg: fx.Node, node: fx.Node) -> str:
+        shapes = value_of(node).shape, self.region.shape
+        source = unexpanded(arg)
+        if source is not arg and flattened(value_of(source).shape, *shapes) is not None:
+            return self._operand(source, node)
         if arg not in self.operands:
-            sizes = flattened(value_of(arg).shape, value_of(node).shape, self.region.shape)
+            sizes = flattened(value_of(arg).shape, *shapes)
             if sizes:
                 self.reshaped[arg] = sizes
             self.operands[arg] = f"x{len(self.operands)}"
@@ -231,7 +243,7 @@ class Epilogue:
                 return copies[arg]
             if node is second and arg is second.args[-2]:
                 return copies[product.args[-2]]
-            return inputs[arg]
+            return inputs[arg if arg in inputs else unexpanded(arg)]
 
         for node in self.region.inside:
             if node.target in RESHAPES:

@@ -52,6 +52,14 @@ def is_call(node: Any, target: Any) -> bool:
     return isinstance(node, fx.Node) and node.target is target
 
 
+def unexpanded(node: Any) -> Any:
+    """What a node expands, which broadcasts to the same shape. Inductor would store the expanded
+    tensor for a kernel of ours."""
+    while is_call(node, aten.expand.default):
+        node = node.args[0]
+    return node
+
+
 def add_call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
     """Adds a call with its FakeTensor."""
     node = graph.call_function(target, args)
