@@ -160,6 +160,73 @@ def test_a_mixed_product_that_is_slower_stays_torch_s(enabled) -> None:
     assert "extern_kernels.mm(" in lowered.code and "cutlass_api" not in lowered.code
 
 
+#: Products by weights (128, 96) that are scaled in 32 or 16 bits, and the shape of the scale.
+DEQUANTIZED: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
+    "rows": (lambda x, w, s: F.linear(x, (w.mT.float() * s).to(x.dtype)), (96, 1)),
+    "columns": (lambda x, w, s: x @ (s * w.float()).to(x.dtype), (1, 96)),
+    "vector": (lambda x, w, s: x @ (w.to(x.dtype) * s.to(x.dtype)), (96,)),
+    "matrix": (lambda x, w, s: x @ (w.float() * s).to(x.dtype), (1, 1)),
+    "scalar": (lambda x, w, s: x @ (w.float() * s).to(x.dtype), ()),
+    "expanded": (lambda x, w, s: x @ (w.float() * s.expand(128, 96)).to(x.dtype), (1, 96)),
+    "first": (lambda x, w, s: (w.mT.float() * s).to(x.dtype) @ x.mT, (96, 1)),
+    "bias": (
+        lambda x, w, s: F.linear(x, (w.mT.float() * s).to(x.dtype), s[:, 0].to(x.dtype)),
+        (96, 1),
+    ),
+    "relu": (lambda x, w, s: torch.relu(x @ (w.float() * s).to(x.dtype)), (1, 96)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"), [*((name, 48) for name in DEQUANTIZED), ("rows", 1), ("bias", 1)]
+)
+def test_a_scale_of_a_cast_weight_is_part_of_the_epilogue(name, rows, enabled) -> None:
+    function, shape = DEQUANTIZED[name]
+    weights = [*integers((128, 96)), *float8((128, 96))]
+    for w in weights[:1] if name == "first" else weights:
+        inputs = [*tensors((rows, 128)), w, *scales(shape)]
+        lowered = lower(function, inputs, prefers=is_ours, joint_graph_constant_folding=False)
+        assert lowered.code.count("epilogue='def epilogue") == 1
+        (choices,) = lowered.choices
+        assert w.dtype in [node.get_dtype() for node in choices[0].input_nodes]
+        assert is_replaced(choices[-1]), "the scaled weight and ATEN's product are offered, too"
+        if name not in ("vector", "bias"):  # Triton casts the scale
+            assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+    with cutlass_api.inductor.enabled(fuse=False):
+        slower = lower(function, inputs, prefers=is_replaced)
+    assert "cutlass_api" not in slower.call and "triton" in slower.call
+
+
+def of_twice(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    wide = (w.float() * s).to(x.dtype)
+    return x @ wide + (2 * x) @ wide
+
+
+#: What no epilogue computes, and the shape of the scale.
+OTHERS: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
+    "along K": (lambda x, w, s: x @ (w.float() * s).to(x.dtype), (128, 1)),
+    "of each element": (lambda x, w, s: x @ (w.float() * s).to(x.dtype), (128, 96)),
+    "twice": (lambda x, w, s: x @ (w.float() * s * s).to(x.dtype), (1, 96)),
+    "square": (lambda x, w, s: x @ (w.float() * w.float()).to(x.dtype), (1,)),
+    "needed elsewhere": (of_twice, (1, 96)),
+    "first": (lambda x, w, s: (w.mT.float() * s).to(x.dtype) @ x.mT, (96, 1)),
+    "e5m2": (
+        lambda x, w, s: x @ (w.view(torch.float8_e5m2).float() * s).to(x.dtype),
+        (1, 96),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_scaled_weights_in_float8_stay_inductor_s(name, enabled) -> None:
+    function, shape = OTHERS[name]
+    (w,) = float8((128, 96))
+    inputs = [*tensors((48, 128)), w, *scales(shape)]
+    lowered = lower(function, inputs, prefers=is_ours)
+    nodes = [node for choices in lowered.choices for node in choices[0].input_nodes]
+    assert {node.get_dtype() for node in nodes} <= {torch.bfloat16}
+
+
 #: The shapes of A, B and their scales, and of a bias.
 SCALED: dict[str, list[tuple[int, ...]]] = {
     "tensors": [(48, 128), (96, 128), (), ()],

@@ -19,7 +19,7 @@ from cutlass_api.inductor._nodes import (
     unexpanded,
     value_of,
 )
-from cutlass_api.inductor._products import INT_MM, MIXED, add_product
+from cutlass_api.inductor._products import INT_MM, MIXED, add_product, scaled_mm
 
 aten = torch.ops.aten
 
@@ -155,6 +155,10 @@ class Epilogue:
             # What follows computes in floats: `_fits` admits no integers.
             return self._assign(f"1.0 * {accum}")
         self.has_arithmetic = True
+        if node.target is scaled_mm:
+            accum = self._assign(f"multiply({accum}, {self._operand(node.args[-3], node)})")
+            if len(node.args) == 3:
+                return accum
         alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
         added = self._argument(node.args[0], node)
         scaled = accum if alpha == 1 else f"{_number(alpha)} * {accum}"

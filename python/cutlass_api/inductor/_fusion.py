@@ -25,9 +25,9 @@ from cutlass_api.inductor._nodes import CAST, RESHAPES, has_hints, is_known_as, 
 from cutlass_api.inductor._options import identity, options_in_force
 from cutlass_api.inductor._products import (
     decompose_again,
-    is_mixed_addmm,
     is_product,
     is_vector_product,
+    needs_epilogue,
     replace_mixed,
     replace_unhandled,
     restore_vector_products,
@@ -76,7 +76,7 @@ class ProductPass(CustomGraphPass):
                 continue
             if fuses:
                 _fuse(graph, node)
-            elif is_mixed_addmm(node):
+            elif needs_epilogue(node):
                 _fuse_region(graph, Region(node, None, [node]))
             if not node._erased and is_vector_product(node):
                 decompose_again(graph, node)
@@ -105,9 +105,8 @@ def _fuse(graph: fx.Graph, product: fx.Node) -> None:
 
 def _fuse_region(graph: fx.Graph, region: Region) -> bool:
     """Replaces the products and as much of the region as an epilogue computes. Returns whether it
-    did. A product without further operations stays, except for ``aten.addmm`` of 8-bit integers,
-    whose addend is computed in an epilogue."""
-    least = 1 if is_mixed_addmm(region.product) else 2
+    did. A product without further operations stays, unless it needs an epilogue itself."""
+    least = 1 if needs_epilogue(region.product) else 2
     while len(region.inside) >= least and (region.second is None or region.second in region.inside):
         if _ends_well(region):
             epilogue = Epilogue(region)

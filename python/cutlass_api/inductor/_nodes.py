@@ -52,6 +52,13 @@ def is_call(node: Any, target: Any) -> bool:
     return isinstance(node, fx.Node) and node.target is target
 
 
+def is_input(node: fx.Node) -> bool:
+    """Whether a node is an input of the graph, or a permutation of one."""
+    while is_call(node, aten.permute.default):
+        node = node.args[0]
+    return node.op in ("placeholder", "get_attr")
+
+
 def unexpanded(node: Any) -> Any:
     """What a node expands, which broadcasts to the same shape. Inductor would store the expanded
     tensor for a kernel of ours."""

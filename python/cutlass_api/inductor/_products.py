@@ -1,7 +1,7 @@
 """Products in a post-grad graph for which Inductor's handler offers no choices: grouped and scaled
-products, and those of a float matrix and one that was cast from 8-bit integers, become operators of
-ours, whose lowering (`_lowering`) also times the operations that they replace. Products of a single
-row or column, which Inductor decomposes, are restored so that what follows them can be fused.
+products, and those of a float matrix and one that was cast from 8 bits, become operators of ours,
+whose lowering (`_lowering`) also times the operations that they replace. Products of a single row
+or column, which Inductor decomposes, are restored so that what follows them can be fused.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +20,11 @@ from cutlass_api.inductor._nodes import (
     has_hints,
     has_one_element,
     is_call,
+    is_input,
     is_known_as,
     value_of,
 )
+from cutlass_api.inductor._widened import widened_factor
 from cutlass_api.ops import OPS
 from cutlass_api.weights._scales import OF_FLOAT8, TENSOR
 
@@ -34,7 +36,17 @@ _DECOMPOSED = "cutlass_api_decomposed"
 
 INT_MM = aten._int_mm.default
 
-_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, MIXED)
+
+def scaled_mm(*inputs: Any) -> None:
+    """Stands in a graph for ``A @ B`` or ``C + A @ B`` of a factor of 8 bits that the graph scales.
+    inputs: C, if there is one, the scale, A and B. `_fuse` replaces it: the epilogue computes C and
+    the scale."""
+
+
+_PRODUCTS = (
+    *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default),
+    *(MIXED, scaled_mm),
+)
 
 
 def is_product(node: fx.Node) -> bool:
@@ -67,12 +79,15 @@ def _is_served(value: torch.Tensor, dtypes: Sequence[torch.dtype] = FLOATS) -> b
 
 
 def is_mixed(node: fx.Node) -> bool:
-    """Whether a product has a factor of 8-bit integers: `replace_mixed` has replaced its cast."""
-    return node.target is MIXED or is_mixed_addmm(node)
+    """Whether a product has a factor of 8 bits: `replace_mixed` has replaced its cast."""
+    return node.target is MIXED or needs_epilogue(node)
 
 
-def is_mixed_addmm(node: fx.Node) -> bool:
-    return is_call(node, aten.addmm.default) and _lowering.REPLACED in node.meta
+def needs_epilogue(node: fx.Node) -> bool:
+    """Whether a mixed product has an addend or a scale, which an epilogue must compute."""
+    return node.target is scaled_mm or (
+        is_call(node, aten.addmm.default) and _lowering.REPLACED in node.meta
+    )
 
 
 def is_vector_product(node: fx.Node) -> bool:
@@ -159,14 +174,7 @@ def _is_of_integers(node: Any) -> bool:
         if not (is_call(node, CAST) or is_call(node, aten.permute.default)):
             return False
         node = node.args[0]
-    return not (_is_input(node) and value_of(node).dtype in INT8)
-
-
-def _is_input(node: fx.Node) -> bool:
-    """Whether a node is an input of the graph, or a permutation of one."""
-    while is_call(node, aten.permute.default):
-        node = node.args[0]
-    return node.op in ("placeholder", "get_attr")
+    return not (is_input(node) and value_of(node).dtype in INT8)
 
 
 def decompose_again(graph: fx.Graph, node: fx.Node) -> None:
@@ -356,8 +364,8 @@ def _substitute(graph: fx.Graph, node: fx.Node, ours: fx.Node, replaced: fx.Grap
 
 def replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """``mixed_mm`` in place of ``aten.mm``, if a factor was cast from 8-bit integers; else the
-    node. ``aten.addmm`` takes the integers themselves, which `_fuse` must replace by an operator.
-    """
+    node. ``aten.addmm`` takes the integers themselves, and `scaled_mm` has a factor that was
+    scaled, too: `_fuse` must replace both by an operator."""
     if node.target not in (aten.mm.default, aten.addmm.default) or not is_product(node):
         return node
     # torch does not read an addend times zero, while an epilogue would.
@@ -365,49 +373,26 @@ def replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
         return node
     dtype = value_of(node).dtype
     *added, first, second = node.args
-    chains = [_widened(factor, dtype) for factor in (first, second)]
-    # One factor of 8-bit integers: torch multiplies two of them as numbers, too.
-    if dtype not in HALF or sum(bool(chain) for chain in chains) != 1:
+    found = [widened_factor(first, dtype, 1), widened_factor(second, dtype, 0)]
+    # One factor of 8 bits: torch multiplies two of them as numbers, too.
+    if dtype not in HALF or sum(each is not None for each in found) != 1:
         return node
-    inputs = []
+    at = 0 if found[0] else 1
+    widened, other = (found[at], (second, first)[at])
+    assert widened is not None
     with graph.inserting_before(node):
-        for factor, chain in zip((first, second), chains, strict=True):
-            source = chain[-1].args[0] if chain else factor
-            for step in reversed(chain[:-1]):
-                source = add_call(graph, step.target, source, step.args[1])
-            inputs.append(source)
+        *scale, factor = widened.operands(graph)
+    inputs = [*added, *scale, *((other, factor) if at else (factor, other))]
     replaced = fx.Graph()
-    copies = [replaced.placeholder(name) for name in ("C", "A", "B")[-len(node.args) :]]
-    for at, chain in enumerate(chains, start=len(added)):
-        if chain:
-            copies[at] = replaced.call_function(CAST, (copies[at], dtype))
-    replaced.output(add_product(replaced, node, copies))
-    if added:
-        node.args = (*added, *inputs)
+    copies = [replaced.placeholder(f"x{each}") for each in range(len(inputs))]
+    factors = copies[-2:]
+    factors[at] = widened.copied(replaced, [*copies[len(added) : -2], factors[at]])
+    replaced.output(add_product(replaced, node, [*copies[: len(added)], *factors]))
+    if added and not scale:
+        node.args = tuple(inputs)
         node.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
         return node
     with graph.inserting_before(node):
-        ours = graph.call_function(MIXED, tuple(inputs))
+        target = scaled_mm if scale else MIXED
+        ours = graph.call_function(target, tuple(inputs), dict(node.kwargs))
     return _substitute(graph, node, ours, replaced)
-
-
-def _widened(node: Any, dtype: torch.dtype) -> list[fx.Node]:
-    """A cast of an input of the graph from 8-bit integers, and the permutations behind it, the last
-    one first. Empty if the node is none, or if the cast is needed elsewhere, too. Integers that the
-    graph computes stay part of Inductor's own kernels."""
-    chain = []
-    while is_call(node, aten.permute.default) and _is_used_once(node):
-        chain.append(node)
-        node = node.args[0]
-    if not is_call(node, CAST) or not _is_used_once(node) or node.args[1] != dtype:
-        return []
-    value = value_of(node.args[0])
-    if not _is_input(node.args[0]) or value is None or value.dtype not in INT8:
-        return []
-    return [*chain, node]
-
-
-def _is_used_once(node: fx.Node) -> bool:
-    """Whether one operation needs the node. The graph still contains operations that none needs."""
-    needed = [user for user in node.users if user.users or user.op == "output"]
-    return len(needed) == 1
