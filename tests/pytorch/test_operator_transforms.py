@@ -62,15 +62,37 @@ MAPPED = [
     ("swiglu", [(2, 4, 8), (V, 2, 8, 6), (2, 8, 6)]),
     ("scaled_mm", [(4, 8), (8, 6), (V, 6)]),
     ("scaled_mm", [(2, 4, 8), (8, 6), (V, 2, 1, 6)]),
+    ("int8_mm", [(4, 8), (8, 6), (V, 6)]),
+    ("int8_mm", [(4, 8), (2, 8, 6), (V, 2, 1, 6)]),
+    ("int8_mm, scale", [(4, 8), (8, 6), (V, 4, 1)]),
 ]
 OTHERS = {
     "bias_relu": lambda a, b, x: OPS.mm_epilogue(a, b, [x], BIAS_RELU),
     "swiglu": lambda a, b, x: OPS.mm_epilogue(a, b, [x], SWIGLU),
     "linear_forward": lambda *args: OPS.linear_forward(*args, "gelu")[0],
+    "int8_mm": lambda a, b, bias: cutlass_api.int8_mm(
+        *((64 * a).char(), (64 * b).char(), torch.full((4, 1), 0.25), None, bias)
+    ),
+    "int8_mm, scale": lambda a, b, scale: cutlass_api.int8_mm(
+        *((64 * a).char(), (64 * b).char(), scale, torch.full((1, 6), 0.25), None, torch.float32)
+    ),
     "scaled_mm": lambda a, b, bias: OPS.scaled_mm(
         *(a.to(F8), b.to(F8), torch.ones(4, 1), torch.ones(1), bias, torch.ones(()), torch.half)
     ),
 }
+
+
+@pytest.mark.parametrize(("name", "shapes"), MAPPED, ids=str)
+def test_tangents_under_vmap_are_refused(name, shapes):
+    call, tensors = OTHERS.get(name) or operator_of(name), [randn(*shape) for shape in shapes]
+    dims = tuple(0 if shape[0] == V else None for shape in shapes)
+    at = dims.index(0)
+
+    def mapped(x):
+        return torch.vmap(call, dims)(*tensors[:at], x, *tensors[at + 1 :])
+
+    with pytest.raises(RuntimeError, match="has a tangent"):
+        torch.func.jvp(mapped, (tensors[at],), (tensors[at],))
 
 
 @pytest.mark.parametrize(("name", "shapes"), MAPPED, ids=str)
@@ -86,6 +108,16 @@ def test_vmap_multiplies_and_copies_no_factor_again(name, shapes):
     each = [call(*(x if dim is None else x[at] for x, dim in pairs)) for at in range(V)]
     torch.testing.assert_close(outs.float(), torch.stack(each).float())
     assert outs.dtype is each[0].dtype and outs.is_contiguous()
+
+
+def test_vmap_keeps_integers_of_epilogues():
+    a, b = torch.full((1, 1101), 127, dtype=torch.int8), torch.full((1101, 1), 127).char()
+    source = f"def epilogue(accum, x): D = (accum - {1101 * 127**2 - 1}) * x; return D"
+
+    def call(x):
+        return OPS.mm_epilogue(a, b, [x], source, out_dtype=torch.float32)
+
+    assert torch.vmap(call)(torch.tensor([1.0, 2.0])).flatten().tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

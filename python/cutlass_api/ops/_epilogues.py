@@ -12,6 +12,8 @@ from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
 SUM = "def epilogue(accum, input): D = accum + input; return D"
 SCALED = "def epilogue(accum, input, alpha): D = accum * alpha; return D"
 SCALED_SUM = "def epilogue(accum, input, beta, alpha): D = accum * alpha + input * beta; return D"
+#: Operations of which one float operand makes all operands floats.
+ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 #: Activations whose derivative depends on their argument. That of the others is a function of the
 #: output.
 PREACTIVATION_DERIVATIVES = tuple(name for name in ACTIVATIONS if FUNCTIONS[name].reads_argument)
@@ -88,6 +90,19 @@ def factor(epilogue: str) -> int | None:
 
 def scales_blocks(epilogue: str) -> bool:
     return ("scale_blocks",) in trace_epilogue(epilogue).nodes
+
+
+def reads_floats(epilogue: str) -> bool:
+    """Whether each operation on an integer accumulator also reads a float, if the operands do: then
+    the values are those of a float32 accumulator.
+    """
+    is_float: list[bool] = []
+    for node in trace_epilogue(epilogue).nodes:
+        kinds = [is_float[at] for at in nodes_of(*node)]
+        if kinds and not (any(kinds) if node[0] in ARITHMETIC else all(kinds)):
+            return False
+        is_float.append(bool(kinds) or node[0] == "input")
+    return True
 
 
 def addends(epilogue: str) -> list[int] | None:

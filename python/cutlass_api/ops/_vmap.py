@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from cutlass_api._batches import checked_shape, one_batch
 from cutlass_api._core import trace_epilogue
-from cutlass_api._dtypes import FLOATS
+from cutlass_api._dtypes import FLOATS, INT8
 from cutlass_api.ops import _broadcast, _epilogues
+from cutlass_api.ops._autograd import refuse_tangents
 from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._library import product_dtype, refuse, rows_of
 from cutlass_api.ops._operator import LIBRARY, OPS, Call, Operator
@@ -21,6 +23,8 @@ def register(operator: Operator) -> None:
     def rule(info: Any, in_dims: Sequence[Any], *args: Any, **options: Any) -> Result:
         dims = [*in_dims, *(None for _ in operator.names[len(args) :])]
         call = operator.bind(args, options)
+        if forward_ad._current_level >= 0:  # torch would differentiate epilogues that it computes
+            refuse_tangents(operator.name, args, options)
         return operator.vmap(call, Call(operator, dims), info.batch_size)
 
     torch.library.register_vmap(f"cutlass_api::{operator.name}", rule, lib=LIBRARY)
@@ -107,8 +111,15 @@ def is_composable(A: Tensor, B: Tensor, epilogue: Epilogue) -> bool:
     """Whether torch computes the epilogue as kernels do."""
     traced = trace_epilogue(epilogue.source)
     others = [x for x in epilogue.operands if isinstance(x, Tensor)]
-    is_float = {A.dtype, B.dtype, epilogue.out_dtype or A.dtype} <= {*FLOATS, torch.float64}
-    is_float = is_float and all(x.dtype in (*FLOATS, A.dtype) for x in others)
+    factors, dtype = {A.dtype, B.dtype}, epilogue.out_dtype or product_dtype(A.dtype, B.dtype)
+    if factors <= {*INT8}:  # whose products have no derivatives
+        is_float = dtype in FLOATS and _epilogues.reads_floats(epilogue.source)
+        is_float = is_float and not any(x.requires_grad for x in others)
+        served = FLOATS
+    else:
+        is_float = {*factors, dtype} <= {*FLOATS, torch.float64}
+        served = (*FLOATS, A.dtype)
+    is_float = is_float and all(x.dtype in served for x in others)
     is_complete = len(traced.inputs) == len(epilogue.operands)
     has_sums = _epilogues.scales_blocks(epilogue.source)
     return is_float and is_complete and traced.outputs == ["D"] and not has_sums
