@@ -168,16 +168,23 @@ template <class Wide, class Narrow> struct CodeNumbers {
   static constexpr f32 CORRECTION = HALF ? 0x1p14f : 0x1p126f;
   // What is subtracted from even pairs and from odd ones, as a pair of equal numbers.
   static constexpr unsigned OFFSET = ElementType<Narrow>::IS_SIGNED ? 0x00080008u : 0u;
-  unsigned even = OFFSET + (HALF ? 0xe400e400u : 0xc300c300u),
-           odd = HALF ? 0xd400d400u + 16 * OFFSET : even;
+  static constexpr unsigned OF_EVEN = OFFSET + (HALF ? 0xe400e400u : 0xc300c300u),
+                            OF_ODD = HALF ? 0xd400d400u + 16 * OFFSET : OF_EVEN;
+  unsigned even = OF_EVEN, odd = OF_ODD;
 
-  __device__ __forceinline__ void subtract(f32 zero) {
-    zero += OFFSET != 0 ? 8.0f : 0.0f;
-    if constexpr (HALF) {
-      even = encode_pair<f16>(-1024.0f - zero, -1024.0f - zero);
-      odd = encode_pair<f16>(-64.0f - zero, -64.0f - zero);
+  template <class Zero> __device__ __forceinline__ void subtract(Zero zero) {
+    if constexpr (is_same<Zero, u8>) {
+      // The zero point adds to the mantissas.
+      even = OF_EVEN + zero * 0x00010001u;
+      odd = OF_ODD + zero * (HALF ? 0x00100010u : 0x00010001u);
     } else {
-      even = odd = encode_pair<bf16>(-128.0f - zero, -128.0f - zero);
+      const f32 number = f32(decode(zero)) + (OFFSET != 0 ? 8.0f : 0.0f);
+      if constexpr (HALF) {
+        even = encode_pair<f16>(-1024.0f - number, -1024.0f - number);
+        odd = encode_pair<f16>(-64.0f - number, -64.0f - number);
+      } else {
+        even = odd = encode_pair<bf16>(-128.0f - number, -128.0f - number);
+      }
     }
   }
   template <int PAIR>
@@ -225,7 +232,7 @@ template <class Wide, class Narrow, class Scale, class Zero, bool HAS_ZERO> stru
     }
     if constexpr (HAS_ZERO) {
       if constexpr (PAIRED)
-        numbers.subtract(f32(decode(new_zero)));
+        numbers.subtract(new_zero);
       else
         zero = f32(decode(new_zero));
     }

@@ -49,13 +49,19 @@ template <class Gemm> struct SkinnyStreamedSums {
   static constexpr int PARTS = DEPTH == 16 ? 2 : 1;  // scales of a lane's elements
   // Whether K blocks and steps have whole scales: pointers replace indices.
   static constexpr bool BY_POINTERS = DEPTH == Epilogue::B_DEPTH;
+  // Whether the conversion of codes subtracts the zero point, which costs no instruction.
+  static constexpr bool CONVERTED = CODES && ZEROS && is_same<Zero, u8>;
   struct StepFactor {
     static constexpr f32 REST = 1.0f;
     static constexpr bool POWERS = false;
     f32 scale, zero;
+    ptx::CodeNumbers<Element, Code> numbers;  // CONVERTED: less the zero point
     __device__ __forceinline__ void set(Scale new_scale, Zero new_zero) {
       scale = f32(decode(new_scale));
-      if constexpr (ZEROS) zero = f32(decode(new_zero));
+      if constexpr (CONVERTED)
+        numbers.subtract(new_zero);
+      else if constexpr (ZEROS)
+        zero = f32(decode(new_zero));
     }
   };
   using Factor = typename Conditional<OF_STEPS || !SCALED, StepFactor,
@@ -267,7 +273,7 @@ template <class Gemm> struct SkinnyStreamedSums {
             for (int chunk = 0; chunk < CHUNKS; ++chunk)
               ptx::load_shared(a[i][chunk], (source + part_a ^ chunk * 16) + i * 8 * ROW_BYTES_A);
           __syncwarp();  // before the next copy
-          if constexpr (OF_STEPS && ZEROS) add_ones(sums_of_a, a);
+          if constexpr (OF_STEPS && ZEROS && !CONVERTED) add_ones(sums_of_a, a);
         }
         unsigned b[2][4];
 #pragma unroll
@@ -285,7 +291,11 @@ template <class Gemm> struct SkinnyStreamedSums {
         load_scales(step, pair, 1 - BLOCKS);
         if constexpr (OF_STEPS) {
           Sums step_sums = {};
-          multiply(step_sums, a, b);
+          if constexpr (CONVERTED)
+            multiply_codes(step_sums, a, b,
+                           [&](int i, int) -> const auto& { return factors[i][0].numbers; });
+          else
+            multiply(step_sums, a, b);
           add_scaled(sums[pair], step_sums, sums_of_a, factors);
         } else if constexpr (SCALED) {
           multiply_codes(sums[pair], a, b,
@@ -372,7 +382,8 @@ template <class Gemm> struct SkinnyStreamedSums {
         for (int c = 0; c < 2; ++c) {
           const auto& factor = factors[half][0];
           f32 sum = Mma::get(step_sums[j], half, c);
-          if constexpr (ZEROS) sum = multiply_add(-factor.zero, Mma::get(sums_of_a[j], 0, c), sum);
+          if constexpr (ZEROS && !CONVERTED)
+            sum = multiply_add(-factor.zero, Mma::get(sums_of_a[j], 0, c), sum);
           f32& total = sums[j].values[2 * half + c];
           total = multiply_add(factor.scale, sum, total);
         }

@@ -66,12 +66,13 @@ impl Family for Skinny {
 
     /// The program multiplies weights by scales of their rows: codes of 4 bits in groups of 16 and
     /// more, bytes in groups that fill its steps of 64. Kernels of 16 rows and one stage have no
-    /// registers left for zero points.
+    /// registers left for zero points of float16.
     fn takes_scaling(&self, types: Types, scaling: &Scaling) -> bool {
         let [group, block] = if types.b.is_whole() { [64, 64] } else { [16, u32::MAX] };
         let fits = |of: BlockScale| {
             let shares = of.extent == 1 || of.extent.is_multiple_of(block);
-            let has_registers = of.zero.is_none() || self.rows == 8 || self.stages > 1;
+            let is_light = of.zero.is_none() || types.a == DType::Bf16;
+            let has_registers = is_light || self.rows == 8 || self.stages > 1;
             shares && has_registers && of.depth.is_multiple_of(group) && !of.is_swizzled
         };
         types.b.is_widened() && scaling.a.is_none() && scaling.b.is_some_and(fits)
