@@ -74,7 +74,9 @@ def test_out_counts_as_a_write(name):
     operator.out(*args, out=out)
     assert out._version == version + 1
     with torch.inference_mode():
+        operator.out(*args, out=out)
         operator.out(*args, out=torch.zeros_like(out))
+    assert out._version == version + 2
     if out.dtype.is_floating_point and out.dtype is not F8:
         product = torch.ones_like(out).requires_grad_() * out
         operator.out(*args, out=out)

@@ -47,7 +47,9 @@ def register(operator: Operator) -> None:
 
     add_kernel(operator.name, operator.overload, differentiated)
     if operator.has_out:
-        add_kernel(f"{operator.name}.out", getattr(OPS, operator.name).out, refused_out)
+        name, overload = f"{operator.name}.out", getattr(OPS, operator.name).out
+        add_kernel(name, overload, refused_out)
+        LIBRARY.impl(name, counted_write(overload), "ADInplaceOrView", with_keyset=True)
 
 
 def is_observed() -> bool:
@@ -65,7 +67,6 @@ def add_kernel(name: str, overload: Any, differentiate: Callable[..., Any]) -> N
     """Registers a kernel that calls ``differentiate(keyset, args, options)`` if an operand requires
     grad.
     """
-    writes = name.endswith(".out")
 
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
         try:
@@ -73,16 +74,12 @@ def add_kernel(name: str, overload: Any, differentiate: Callable[..., Any]) -> N
                 refuse_tangents(name, args, options)
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args, *options.values()):
                 return differentiate(keyset, args, options)
-            result = below_autograd(overload, keyset, *args, **options)
+            return below_autograd(overload, keyset, *args, **options)
         except Exception as error:
             named = named_error(name, error, args, options)
             if named is None:
                 raise
             raise named from (error if error.__cause__ is not named else None)
-        if writes and not options["out"].is_inference():
-            # Autograd raises if it saved what is overwritten.
-            torch.autograd.graph.increment_version(options["out"])
-        return result
 
     LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)
 
@@ -90,6 +87,20 @@ def add_kernel(name: str, overload: Any, differentiate: Callable[..., Any]) -> N
 def below_autograd(overload: Any, keyset: Any, *args: Any, **options: Any) -> Any:
     with torch._C._AutoDispatchBelowAutograd():
         return overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
+
+
+def counted_write(overload: Any) -> Callable[..., None]:
+    """A kernel of an overload ``out``, after which autograd raises if it saved what is overwritten.
+    The dispatcher also calls it in inference mode, for an output made outside.
+    """
+
+    def kernel(keyset: Any, *args: Any, **options: Any) -> None:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            rest = keyset & torch._C._after_ADInplaceOrView_keyset
+            overload.redispatch(rest, *args, **options)
+        torch.autograd.graph.increment_version(options["out"])
+
+    return kernel
 
 
 def autograd_function(operator: Operator) -> Callable[..., Any]:
