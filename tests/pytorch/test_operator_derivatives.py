@@ -14,19 +14,30 @@ DIFFERENTIABLE = {
     name: EVERY[name]
     for name, operator in OPERATORS.items()
     if isinstance(operator.gradient, Gradient)
-} | {"mixed_mm": lambda t: (t(4, 8).bfloat16(), integers(8, 6))}
+} | {
+    "mixed_mm": lambda t: (t(4, 8).bfloat16(), integers(8, 6)),
+    "bmm, broadcast": lambda t: (t(1, 4, 8), t(3, 8, 6), {"broadcast": True}),
+}
 differentiable = pytest.mark.parametrize("name", DIFFERENTIABLE)
 
 
 def loss_of(name):
     """A scalar function of the first operand, with curvature, and that operand."""
+    function, x = function_of(name)
+    return (lambda x: (function(x).float() / 64).pow(3).sum()), x
+
+
+def function_of(name):
+    """The first output as a function of the first operand, and that operand."""
     leaves, spec = tree_flatten(DIFFERENTIABLE[name](randn))
 
-    def loss(x):
-        out = operator_of(name)(*tree_unflatten([x, *leaves[1:]], spec))
-        return ((out[0] if isinstance(out, tuple) else out).float() / 64).pow(3).sum()
+    def function(x):
+        *args, last = tree_unflatten([x, *leaves[1:]], spec)
+        options = last if isinstance(last, dict) else {}
+        out = operator_of(name)(*args, *([] if options else [last]), **options)
+        return out[0] if isinstance(out, tuple) else out
 
-    return loss, leaves[0]
+    return function, leaves[0]
 
 
 def by_autograd(loss, x, order):
@@ -53,6 +64,17 @@ def test_gradients_around_gradients(name):
         return (inner.float() * x.float()).sum()
 
     torch.testing.assert_close(func.grad(constant)(x), by_autograd(loss, x, 1))
+
+
+@differentiable
+def test_gradients_of_a_batch(name):
+    function, x = function_of(name)
+    x.requires_grad_()
+    out = function(x)
+    rows = torch.stack([torch.ones_like(out), randn(*out.shape).to(out.dtype)])
+    (whole,) = torch.autograd.grad(out, x, rows, retain_graph=True, is_grads_batched=True)
+    each = [torch.autograd.grad(out, x, row, retain_graph=True)[0] for row in rows]
+    torch.testing.assert_close(whole, torch.stack(each))
 
 
 def test_tangents_are_refused_and_not_dropped():

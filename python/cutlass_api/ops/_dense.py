@@ -129,7 +129,10 @@ def summed_product(A: Tensor, B: Tensor, shape: Sequence[int]) -> Tensor:
     over the batch, too, in place of a sum of products.
     """
     if A.dim() == 3 and B.dim() == 3 and (len(shape) == 2 or shape[0] == 1):
-        A, B = A.transpose(0, 1).flatten(1), B.flatten(0, 1)
+        # Gradients of a batch (`is_grads_batched`) have no rule for flatten.
+        batch, rows, depth = A.shape
+        A = A.transpose(0, 1).reshape(rows, batch * depth)
+        B = B.reshape(batch * depth, B.shape[-1])
     return multiply(A, B).view(shape)
 
 
