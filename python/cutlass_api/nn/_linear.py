@@ -179,6 +179,12 @@ class Linear(torch.nn.Module):
         super()._apply(keeping, recurse)
         return self
 
+    def _replicate_for_data_parallel(self: Self) -> Self:
+        # Replicas run in threads, on a GPU each.
+        replica: Self = super()._replicate_for_data_parallel()
+        replica._prepared = Prepared()
+        return replica
+
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         new = memo[id(self)] = type(self).__new__(type(self))
         new.__dict__.update(deepcopy(self.__dict__, memo))
