@@ -32,7 +32,7 @@ except ImportError as error:
 from cutlass_api._dtypes import FLOATS
 from cutlass_api.nn import _activations
 from cutlass_api.nn._checkpoints import Checkpoint
-from cutlass_api.nn._layers import extents, find_layers, is_conv1d, unfit
+from cutlass_api.nn._layers import check_patterns, extents, find_layers, is_conv1d, unfit
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._load import check_served, describe_weight
 from cutlass_api.nn._names import Names, check_version
@@ -84,10 +84,7 @@ class Config(Saved):
         group: int | None = None,
         quant_method: str = METHOD,
     ) -> None:
-        if isinstance(skip, str):
-            raise TypeError(
-                f"Config: skip is a string; pass a sequence of patterns, as ({skip!r},)"
-            )
+        check_patterns("Config", "skip", skip)
         try:
             scheme_of(scheme, group)
         except ValueError as error:
@@ -126,7 +123,7 @@ class Quantizer(HfQuantizer):  # type: ignore[misc]
         self._layers = {layer.name: scheme for layer in self._found if layer.reason is None}
         if not self._layers:
             table = Conversion(scheme.name, self._found, self._before, self._before)
-            raise ValueError(f"Config: nothing to replace. {table}")
+            raise ValueError(f"Config: {table.nothing(model)}")
 
     def param_needs_quantization(self, model: Any, param_name: str, **options: Any) -> bool:
         home, _, last = param_name.rpartition(".")

@@ -224,6 +224,11 @@ def with_hook(layer):
     return layer
 
 
+def with_hook_of_state(layer):
+    layer.register_state_dict_pre_hook(lambda *_: None)
+    return layer
+
+
 def with_forward(layer):
     layer.forward = lambda x: x
     return layer
@@ -248,6 +253,7 @@ KEPT = {
     "hook": (lambda: with_hook(linear()), "has hooks"),
     "spectral": (lambda: nn.utils.spectral_norm(linear()), "has hooks"),
     "forward": (lambda: with_forward(linear()), "its forward is replaced"),
+    "hook of state": (lambda: with_hook_of_state(linear()), "has hooks of its state_dict"),
     "tensor": (lambda: with_vector(linear()), "its weight is a Subclass"),
     "K": (lambda: linear(k=48), "int4 of K = 48; pad K with zeros to a multiple of 32"),
 }
@@ -323,6 +329,15 @@ def test_weights_that_require_grad():
     assert not any(name.endswith("_proj.weight") for name, _ in model.named_parameters())
 
 
+def test_converted_in_inference_mode():
+    model = nn.Sequential(linear())
+    with torch.inference_mode():
+        convert(model, "int4")
+    x = torch.randn(5, 64).to(BF16).requires_grad_()
+    model(x).float().sum().backward()
+    assert x.grad.norm() > 0
+
+
 # Bad input.
 
 
@@ -358,6 +373,9 @@ def test_refuses():
         "int4",
         skip="0",
     )
+    for skip in (None, ["0", 3], 3):
+        text = f"skip is {skip}; pass a sequence of patterns, () for none"
+        refuses(TypeError, text, model, "int4", skip=skip)
     refuses(TypeError, "model is Tensor; pass a torch.nn.Module", torch.ones(3), "int4")
     refuses(ValueError, "the model is itself a linear layer", linear(), "int4")
     refuses(
@@ -366,7 +384,8 @@ def test_refuses():
 
 
 def test_nothing_to_replace():
-    refuses(ValueError, "nothing to replace", nn.Sequential(nn.ReLU()), "int4")
+    text = "nothing to replace: Sequential has no torch.nn.Linear; convert before torch.jit"
+    refuses(ValueError, text, nn.Sequential(nn.ReLU()), "int4")
     text = refuses(ValueError, "nothing to replace", nn.Sequential(linear(dtype=F32)), "int4")
-    assert "kept: input is torch.float32; pass torch.float16 or torch.bfloat16" in text
+    assert "kept: is torch.float32; call model.bfloat16() before" in text
     refuses(ValueError, "kept: skip='0'", nn.Sequential(linear()), "int4", skip=["0"])

@@ -419,6 +419,13 @@ def test_folders_without_checkpoints(tmp_path):
         load(model(), tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"no file of safetensors; pass a folder"):
         load(model(), tmp_path)
+    for name in ("model.gguf", "pytorch_model.bin", "model.pth"):
+        (tmp_path / name).touch()
+        with pytest.raises(FileNotFoundError, match=f"{name} is another format: "):
+            load(model(), tmp_path)
+        with pytest.raises(FileNotFoundError, match=f"{name} is a file; pass a folder"):
+            load(model(), tmp_path / name)
+        (tmp_path / name).unlink()
     for name in "ab":
         write(tmp_path, state())
         (tmp_path / "model.safetensors").rename(tmp_path / f"{name}.safetensors")
@@ -431,5 +438,7 @@ def test_folders_without_checkpoints(tmp_path):
         load(model(), tmp_path)
     with pytest.raises(TypeError, match=r"pass a torch.nn.Module"):
         load(None, tmp_path)
+    with pytest.raises(TypeError, match=r"folder is None; pass the path of a folder"):
+        load(model(), None)
     with pytest.raises(ValueError, match=r"0.weight is not initialized; call the model once"):
         load(nn.Sequential(nn.LazyLinear(4)), write(tmp_path / "lazy", {}))

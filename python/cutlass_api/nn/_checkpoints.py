@@ -31,6 +31,12 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+#: Files that are not read, and what to do.
+OTHERS = {
+    "*.gguf": "cutlass_api.weights.from_gguf reads each tensor",
+    "*.bin": "model.save_pretrained of transformers writes safetensors",
+    "*.pt*": "safetensors.torch.save_file writes its tensors",
+}
 
 
 class Header(NamedTuple):
@@ -54,11 +60,14 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
+        if not isinstance(folder, (str, PathLike)):
+            raise TypeError(f"load: folder is {folder!r}; pass the path of a folder")
         self.folder = Path(folder)
         if not self.folder.is_dir():
+            is_file = self.folder.is_file()
             raise FileNotFoundError(
-                f"load: {folder} is no folder; pass one with safetensors and config.json, such as "
-                "huggingface_hub.snapshot_download returns"
+                f"load: {folder} is {'a file' if is_file else 'no folder'}; pass a folder with "
+                "safetensors and config.json, such as huggingface_hub.snapshot_download returns"
             )
         self.config = self._json("config.json")
         self.headers: dict[str, Header] = {}
@@ -109,9 +118,16 @@ class Checkpoint:
             found = f"{names(files)} and no {INDEX}" if files else "no file of safetensors"
             raise FileNotFoundError(
                 f"load: {self.folder} has {found}; pass a folder with {WHOLE}, or with {INDEX} and "
-                "its shards"
+                f"its shards{self._others()}"
             )
         return files
+
+    def _others(self) -> str:
+        """What to do with files of other formats."""
+        for pattern, advice in OTHERS.items():
+            if files := sorted(path.name for path in self.folder.glob(pattern)):
+                return f". {files[0]} is another format: {advice}"
+        return ""
 
     def _add(self, file: str) -> None:
         try:

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 import torch
 
 from cutlass_api._progress import progress_bar
-from cutlass_api.nn._layers import Layer, find_layers, matrix_of
+from cutlass_api.nn._layers import (
+    Layer,
+    check_patterns,
+    check_unheld,
+    find_layers,
+    matrix_of,
+    unwrapped,
+)
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._report import Conversion, bytes_of
 from cutlass_api.nn._save import attach
@@ -22,9 +29,9 @@ def convert(
 ) -> Conversion:
     """Replaces the linear layers of a model by :class:`Linear` with quantized weights, in place.
 
-    - ``model``: on a GPU, the CPU or ``meta``, also on several devices. Layers are
-      ``torch.nn.Linear`` itself and transformers' Conv1D. Each is quantized on its device, and its
-      memory is freed before the next one, unless the caller holds its weight.
+    - ``model``: on a GPU, the CPU or ``meta``, also on several devices, and compiled or not. Layers
+      are ``torch.nn.Linear`` itself and transformers' Conv1D. Each is quantized on its device, and
+      its memory is freed before the next one, unless the caller holds its weight.
     - ``scheme``: weights and activations, see below.
     - ``skip``: patterns of :mod:`fnmatch`. A layer stays if one matches its name, such as
       ``model.layers.0.mlp.gate``, the last part of its name, ``gate``, or those of a module that
@@ -55,14 +62,16 @@ def convert(
     Weights have no gradients, whatever their ``requires_grad``; biases are the same parameters as
     before. Make the optimizer afterwards.
 
-    Raises ValueError for an unknown scheme or group, if the model itself is a layer, and if it has
-    none that can be replaced and none that has been; TypeError for a model that is no module and
-    for ``skip`` that is one string. The model is then unchanged.
+    Raises ValueError for an unknown scheme or group, if the model itself is a layer, if
+    DistributedDataParallel or FullyShardedDataParallel holds its parameters, and if it has no layer
+    that can be replaced and none that has been; TypeError for a model that is no module and for
+    ``skip`` that is no collection of strings. The model is then unchanged.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"convert: model is {type(model).__name__}; pass a torch.nn.Module")
-    if isinstance(skip, str):
-        raise TypeError(f"convert: skip is a string; pass a sequence of patterns, as ({skip!r},)")
+    check_patterns("convert", "skip", skip)
+    check_unheld("convert", model)
+    model = unwrapped(model)
     try:
         found = scheme_of(scheme, group)
     except ValueError as error:
@@ -76,7 +85,7 @@ def convert(
     before = bytes_of(model)
     report = Conversion(scheme, layers, before, before)
     if not report.replaced and not any(isinstance(x, Linear) for x in model.modules()):
-        raise ValueError(f"convert: nothing to replace. {report}")
+        raise ValueError(f"convert: {report.nothing(model)}")
     replaced: dict[int, Linear] = {}
     weights: dict[int, Weight] = {}
     with progress_bar(True, scheme, len(report.replaced)) as bar:
@@ -103,7 +112,8 @@ def replace(
     if layer.module not in replaced:
         module = parent.get_submodule(name)
         matrix = matrix_of(module)
-        with torch.no_grad(), torch.cuda.device_of(matrix):
+        # Tensors of inference mode would refuse gradients of the input.
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(matrix):
             if layer.weight not in weights:
                 weights[layer.weight] = scheme.quantize(matrix).repack()
             new = Linear(weights[layer.weight], module.bias, scheme.activations)

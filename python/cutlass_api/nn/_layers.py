@@ -1,7 +1,7 @@
 """Finds the linear layers of a model, and why some cannot be replaced."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,6 +16,14 @@ from cutlass_api.nn._schemes import Scheme
 READERS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 #: What holds the hooks of a module.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS_OF_STATE = (
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+#: Where ``torch.compile`` keeps the module that it wraps.
+COMPILED = "_orig_mod"
+#: Modules of torch that hold the parameters of the modules in them.
+HOLDERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 
 @dataclass
@@ -31,7 +39,7 @@ class Layer:
     weight: int
 
 
-def find_layers(model: torch.nn.Module, scheme: Scheme, skip: Sequence[str]) -> list[Layer]:
+def find_layers(model: torch.nn.Module, scheme: Scheme, skip: Collection[str]) -> list[Layer]:
     """The linear layers by all their names, in the order of ``named_modules``."""
     modules = dict(model.named_modules(remove_duplicate=False))
     owners: dict[Any, list[str]] = defaultdict(list)
@@ -55,7 +63,10 @@ def find_layers(model: torch.nn.Module, scheme: Scheme, skip: Sequence[str]) -> 
     for name, module in modules.items():
         if not isinstance(module, (torch.nn.Linear, Linear)) and not is_conv1d(module):
             continue
-        reason = skipped(name, skip) or unfit(module, modules.get(name.rpartition(".")[0]))
+        home, _, last = name.rpartition(".")
+        reason = skipped(original(name), skip) or unfit(module, modules.get(home))
+        if last == COMPILED:  # which calls the layer that it has wrapped
+            reason = reason or "torch.compile wraps it; convert before"
         weight = -1
         if reason is None:
             matrix = matrix_of(module)
@@ -70,6 +81,44 @@ def find_layers(model: torch.nn.Module, scheme: Scheme, skip: Sequence[str]) -> 
             if others:
                 layer.reason = f"shares its weight with {others[0]}"
     return list(layers.values())
+
+
+def check_patterns(caller: str, name: str, patterns: Any) -> None:
+    """Raises TypeError for what is no collection of strings."""
+    if isinstance(patterns, str):
+        raise TypeError(
+            f"{caller}: {name} is a string; pass a sequence of patterns, as ({patterns!r},)"
+        )
+    is_served = isinstance(patterns, Collection) and all(isinstance(x, str) for x in patterns)
+    if not is_served:
+        raise TypeError(
+            f"{caller}: {name} is {patterns!r}; pass a sequence of patterns, () for none"
+        )
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The module that ``torch.compile`` and data parallelism wrap. Names begin there."""
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    while COMPILED in model._modules or isinstance(model, wrappers):
+        name = COMPILED if COMPILED in model._modules else "module"
+        model = model.get_submodule(name)
+    return model
+
+
+def original(name: str) -> str:
+    """A name without the parts that ``torch.compile`` adds."""
+    return ".".join(part for part in name.split(".") if part != COMPILED)
+
+
+def check_unheld(caller: str, model: torch.nn.Module) -> None:
+    """Raises ValueError for a model whose parameters a wrapper holds."""
+    for module in model.modules():
+        for kind in type(module).__mro__:
+            if kind.__name__ in HOLDERS and kind.__module__.startswith("torch."):
+                raise ValueError(
+                    f"{caller}: {kind.__name__} holds the parameters of the model; call {caller} "
+                    "before you wrap it"
+                )
 
 
 def skipped(name: str, skip: Iterable[str]) -> str | None:
@@ -99,6 +148,8 @@ def unfit(module: Any, parent: torch.nn.Module | None) -> str | None:
     weight = module._parameters.get("weight")
     if type(weight) is not torch.nn.Parameter:
         return f"its weight is a {type(weight).__qualname__}"
+    if any(getattr(module, hooks) for hooks in HOOKS_OF_STATE):
+        return "has hooks of its state_dict"
     return None
 
 

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from cutlass_api._progress import progress_bar
 from cutlass_api.nn._checkpoints import Checkpoint, Header, listed
-from cutlass_api.nn._layers import identity, is_conv1d
+from cutlass_api.nn._layers import (
+    check_patterns,
+    check_unheld,
+    identity,
+    is_conv1d,
+    unwrapped,
+)
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._names import Names, is_pretrained
 from cutlass_api.nn._report import Loading, bytes_of
@@ -59,11 +65,13 @@ def load(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"load: model is {type(model).__name__}; pass a torch.nn.Module")
-    if isinstance(ignore, str):
-        raise TypeError(f"load: ignore is a string; pass a sequence of patterns, as ({ignore!r},)")
+    check_patterns("load", "ignore", ignore)
+    check_unheld("load", model)
+    model = unwrapped(model)
     target = torch.get_default_device() if device is None else torch.device(device)
     if target.type == "meta":
         target = torch.device("cpu")
+    torch.empty(0, device=target)  # raises for a device that is not there
     with torch.device("cpu"):  # a default of meta, as in a context, is that of the model alone
         checkpoint = Checkpoint(folder)
         reader = Reader(checkpoint.quantization, checkpoint.metadata)
@@ -294,7 +302,7 @@ class Filling:
             if of_source not in self.report.quantized:
                 self.targets.share(name, source)
                 continue
-            layer: Any = self.model.get_submodule(of_source)
+            layer: Any = self.targets.module(of_source)
             reason = self.targets.refusal(home)
             if reason is None:
                 self.targets.replace(home, layer.weight, layer.activations)

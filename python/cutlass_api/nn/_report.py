@@ -67,6 +67,15 @@ class Conversion(Report):
         self.bytes_before, self.bytes_after = bytes_before, bytes_after
         self._layers = layers
 
+    def nothing(self, model: torch.nn.Module) -> str:
+        """The message for a model without a layer to replace."""
+        if self._layers:
+            return f"nothing to replace. {self}"
+        return (
+            f"nothing to replace: {type(model).__qualname__} has no torch.nn.Linear; convert "
+            "before torch.jit, torch.export, or another quantizer changes the model"
+        )
+
     @property
     def _summary(self) -> str:
         total = len(self._layers)

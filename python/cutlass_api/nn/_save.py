@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cutlass_api.nn._checkpoints import INDEX, WHOLE, listed
+from cutlass_api.nn._layers import original, unwrapped
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._names import is_pretrained
 from cutlass_api.nn._stored import factor_key
@@ -51,6 +52,7 @@ def save(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"save: model is {type(model).__name__}; pass a torch.nn.Module")
+    model = unwrapped(model)
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise ValueError(f"save: {path} is a file; pass a folder")
@@ -128,7 +130,8 @@ def compressed(model: torch.nn.Module) -> Compressed:
     metadata: dict[str, str] = {}
     schemes: dict[str, tuple[Config, list[str]]] = {}
     plain, problems = [], []
-    for name, module in model.named_modules(remove_duplicate=False):
+    for full, module in model.named_modules(remove_duplicate=False):
+        name = original(full)
         if not isinstance(module, Linear) or module.format is None:
             if isinstance(module, (torch.nn.Linear, Linear)):
                 plain.append(name)
@@ -138,7 +141,8 @@ def compressed(model: torch.nn.Module) -> Compressed:
         except ValueError as error:
             problems.append(f"{name}: {error}")
             continue
-        tensors |= {f"{name}.{part}": _whole(tensor) for part, tensor in parts.items()}
+        dot = f"{name}." if name else ""
+        tensors |= {dot + part: _whole(tensor) for part, tensor in parts.items()}
         schemes.setdefault(json.dumps(scheme), (scheme, []))[1].append(name)
         if "weight_global_scale" in parts:
             metadata[factor_key(name)] = float(module.weight.factor).hex()
@@ -151,7 +155,7 @@ def compressed(model: torch.nn.Module) -> Compressed:
         owner = model.get_submodule(home)
         is_field = isinstance(owner, Linear) and owner.format is not None and last != "bias"
         if not (id(owner) in fields and is_field):
-            state[name] = tensor
+            state[original(name)] = tensor
     state |= tensors
     return Compressed(state, _quantization(schemes, plain), metadata)
 

@@ -51,6 +51,12 @@ class Scheme:
         """Why the scheme cannot replace a layer with such a matrix, whose input has its dtype; None
         if it can.
         """
+        reason = self._error(shape, dtype)
+        if reason and dtype is not torch.bfloat16 and self._error(shape, torch.bfloat16) is None:
+            return f"is {dtype}; call model.bfloat16() before"
+        return reason
+
+    def _error(self, shape: Any, dtype: torch.dtype) -> str | None:
         try:
             layer = self.layer(torch.empty(shape, dtype=dtype, device="meta"), None)
             with torch.no_grad():

@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from cutlass_api._dtypes import FLOATS
 from cutlass_api.nn._checkpoints import Header, listed
-from cutlass_api.nn._layers import extents, identity, is_conv1d, unfit
+from cutlass_api.nn._layers import COMPILED, extents, identity, is_conv1d, original, unfit
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._names import INITIALIZED
 from cutlass_api.weights import Weight
@@ -28,7 +28,8 @@ class Targets:
         self._names: dict[Any, list[str]] = defaultdict(list)
         self._filled: dict[Any, str] = {}
         self._quantized: set[str] = set()
-        for home, module in model.named_modules(remove_duplicate=False):
+        for name, module in model.named_modules(remove_duplicate=False):
+            home = original(name)
             self._homes[id(module)].append(home)
             self._add(f"{home}." if home else "", module)
 
@@ -48,8 +49,15 @@ class Targets:
                 self.expected[dot + name] = tensor
                 self._names[identity(tensor)].append(dot + name)
 
-    def owner(self, target: str) -> torch.nn.Module:
-        return self.model.get_submodule(target.rpartition(".")[0])
+    def module(self, home: str) -> Any:
+        """The module of a name, without that of ``torch.compile`` around it."""
+        found = self.model.get_submodule(home)
+        while COMPILED in found._modules:
+            found = found.get_submodule(COMPILED)
+        return found
+
+    def owner(self, target: str) -> Any:
+        return self.module(target.rpartition(".")[0])
 
     def device_of(self, target: str) -> torch.device:
         tensor = self.expected[target]
@@ -76,18 +84,18 @@ class Targets:
 
     def refusal(self, home: str) -> str | None:
         """Why a module cannot be replaced by a quantized layer; None if it can."""
-        module = self.model.get_submodule(home)
+        module = self.module(home)
         if isinstance(module, Linear):
             return None
         if not home:
             return "is the model itself"
         if not isinstance(module, torch.nn.Linear) and not is_conv1d(module):
             return f"is a {type(module).__qualname__}"
-        return unfit(module, self.model.get_submodule(home.rpartition(".")[0]))
+        return unfit(module, self.module(home.rpartition(".")[0]))
 
     def replace(self, home: str, weight: Weight, activations: str | None) -> None:
         """Puts a quantized layer in place of a linear one."""
-        module: Any = self.model.get_submodule(home)
+        module = self.module(home)
         if tuple(weight.shape) != extents(module):
             raise ValueError(
                 f"the file has {list(weight.shape)}, and the model expects {list(extents(module))}"
@@ -98,7 +106,7 @@ class Targets:
         layer = Linear(weight, bias, activations).train(module.training)
         for name in self._homes[id(module)]:
             parent, _, last = name.rpartition(".")
-            self.model.get_submodule(parent)._modules[last] = layer
+            self.module(parent)._modules[last] = layer
             alike = self._names[identity(self.expected[f"{name}.weight"])]
             if f"{name}.weight" in alike:
                 alike.remove(f"{name}.weight")
@@ -189,7 +197,7 @@ class Targets:
         from transformers import PreTrainedModel
 
         while home:
-            if isinstance(found := self.model.get_submodule(home), PreTrainedModel):
+            if isinstance(found := self.module(original(home)), PreTrainedModel):
                 return found
             home = home.rpartition(".")[0]
         return self.model
