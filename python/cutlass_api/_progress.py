@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Protocol
 
 
@@ -26,12 +27,19 @@ class _Bar:
         )
 
 
+def _is_notebook() -> bool:
+    """Whether the output is that of a notebook which shows bars. Without ipywidgets, rich warns,
+    and leaves empty outputs."""
+    is_output = type(sys.stdout).__module__.startswith("ipykernel.")
+    return is_output and find_spec("ipywidgets") is not None
+
+
 @contextmanager
 def progress_bar(is_shown: bool, title: str, items: int) -> Iterator[Progress]:
     """Shows the title, items done, the note, the time left and the latest item. Silent without
-    rich, and if the output is neither a terminal nor a notebook."""
+    rich, and if the output is neither a terminal nor a notebook with ipywidgets."""
     # Before the import of rich, which takes a tenth of a second.
-    is_shown = is_shown and (sys.stdout.isatty() or "ipykernel" in sys.modules)
+    is_shown = is_shown and (sys.stdout.isatty() or _is_notebook())
     if is_shown:
         try:
             from rich.console import Console

@@ -1,8 +1,11 @@
 """``cutlass_api.nn.convert``: what it replaces, what not and why, and what it reports."""
 
 import copy
+import importlib.util
+import io
 import re
 import sys
+import types
 import weakref
 
 import pytest
@@ -318,6 +321,19 @@ def test_progress(monkeypatch, capsys, has_rich):
     report = convert(Model(), "int4")
     text = capsys.readouterr().out
     assert repr(report) in text and ("4/4" in text) is has_rich
+
+
+def test_notebooks_without_widgets_show_the_table_alone(monkeypatch, recwarn):
+    """rich would warn, and leave empty outputs."""
+    if importlib.util.find_spec("ipywidgets"):
+        pytest.skip("ipywidgets is installed")
+    console = pytest.importorskip("rich.console")
+    output = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setattr(console, "_is_jupyter", lambda: True)
+    report = convert(Model(), "int4")
+    assert output.getvalue() == f"{report}\n" and not recwarn.list
 
 
 def test_weights_that_require_grad():
