@@ -42,12 +42,20 @@ def test_it_is_kept_with_the_outputs_of_a_whole_run(path):
         ast.parse("".join(cell["source"]))
 
 
+def require_packages(path):
+    """Skips the test of a notebook whose packages are not installed."""
+    source = "".join("".join(cell["source"]) for cell in code_cells(path))
+    for package in ("matplotlib", "transformers"):
+        if f"import {package}" in source:
+            pytest.importorskip(package)
+
+
 @pytest.mark.gpu
 @notebooks
 def test_it_runs(path):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("matplotlib")
+    require_packages(path)
     notebook = nbformat.read(path, as_version=4)
     options = {"timeout": 300, "kernel_name": "python3"}
     resources = {"metadata": {"path": path.parent}}
@@ -78,8 +86,7 @@ EXECUTE = """
     "path", [path for path in NOTEBOOKS if not needs_a_gpu(path)], ids=lambda path: path.stem
 )
 def test_it_runs_without_a_gpu(path):
-    if any("import matplotlib" in "".join(cell["source"]) for cell in code_cells(path)):
-        pytest.importorskip("matplotlib")
+    require_packages(path)
     said = run_python(EXECUTE, path, timeout=120, CUDA_VISIBLE_DEVICES="", MPLBACKEND="Agg")
     assert re.search(r"\bno GPU\b", said), "it says what it does instead"
 
