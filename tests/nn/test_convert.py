@@ -271,6 +271,23 @@ def test_layers_that_stay(name):
     assert model[1] is kept and type(model[0]) is Linear
 
 
+class Adapted(nn.Module):
+    """As PEFT has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.base_layer = linear()
+        self.lora_A = nn.ModuleDict({"default": linear(32)})
+        self.lora_B = nn.ModuleDict({"default": linear(32, 32)})
+
+
+def test_adapters_stay():
+    report = convert(nn.Sequential(linear(), Adapted()), "int4")
+    assert report.replaced == ["0", "1.base_layer"]
+    assert set(report.kept) == {"1.lora_A.default", "1.lora_B.default"}
+    assert set(report.kept.values()) == {"is an adapter of 1.base_layer"}
+
+
 def test_modules_that_read_weights_themselves():
     model = nn.ModuleDict(
         {

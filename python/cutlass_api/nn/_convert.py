@@ -54,8 +54,9 @@ def convert(
     Returns and prints a table of what was replaced, and what not and why. Layers stay that ``skip``
     matches; with sizes or dtypes that the scheme does not serve, as float32 without quantized
     activations; of subclasses of ``torch.nn.Linear``; with hooks, parametrizations or another
-    ``forward``; whose weight is no plain parameter, as a DTensor; and those of modules that read
-    the weight themselves, ``torch.nn.MultiheadAttention`` and ``torch.nn.TransformerEncoderLayer``.
+    ``forward``; whose weight is no plain parameter, as a DTensor; that are adapters of PEFT, as
+    those of LoRA; and those of modules that read the weight themselves,
+    ``torch.nn.MultiheadAttention`` and ``torch.nn.TransformerEncoderLayer``.
     Layers that share a weight share the quantized one; if another module or a layer that stays has
     the same weight, all of them stay. A second call changes nothing.
 

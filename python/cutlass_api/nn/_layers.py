@@ -1,7 +1,7 @@
 """Finds the linear layers of a model, and why some cannot be replaced."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -22,6 +22,8 @@ HOOKS_OF_STATE = (
 )
 #: Where ``torch.compile`` keeps the module that it wraps.
 COMPILED = "_orig_mod"
+#: Where PEFT keeps the layer that others adapt.
+BASE = "base_layer"
 #: Modules of torch that hold the parameters of the modules in them.
 HOLDERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 
@@ -65,6 +67,7 @@ def find_layers(model: torch.nn.Module, scheme: Scheme, skip: Collection[str]) -
             continue
         home, _, last = name.rpartition(".")
         reason = skipped(original(name), skip) or unfit(module, modules.get(home))
+        reason = reason or adapter(name, modules)
         if last == COMPILED:  # which calls the layer that it has wrapped
             reason = reason or "torch.compile wraps it; convert before"
         weight = -1
@@ -128,6 +131,18 @@ def skipped(name: str, skip: Iterable[str]) -> str | None:
         for pattern in skip:
             if fnmatchcase(".".join(parts[:end]), pattern) or fnmatchcase(parts[end - 1], pattern):
                 return f"skip={pattern!r}"
+    return None
+
+
+def adapter(name: str, modules: Mapping[str, torch.nn.Module]) -> str | None:
+    """The reason if a layer is beside the one that it adapts, as those of LoRA in PEFT: it is small
+    and has gradients.
+    """
+    parts = name.split(".")
+    for end in range(1, len(parts)):
+        home = ".".join(parts[:end])
+        if BASE in modules[home]._modules and parts[end] != BASE:
+            return f"is an adapter of {home}.{BASE}"
     return None
 
 
