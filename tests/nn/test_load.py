@@ -7,6 +7,8 @@ import pytest
 import torch
 from cutlass_api import quantize
 from cutlass_api.nn import Linear, convert, load
+from cutlass_api.nn._checkpoints import Checkpoint
+from cutlass_api.nn._targets import Targets
 from cutlass_api.weights import Weight
 from torch import nn
 
@@ -358,6 +360,31 @@ def test_a_model_that_is_loaded_in_part_says_so(tmp_path):
     assert "block.up.weight: from_gptq: g_idx has groups of other sizes" in str(error.value)
     assert type(new.block.up) is nn.Linear and new.block.down.format == "Int4"
     assert torch.equal(new.head.weight, expected["head.weight"])
+
+
+def test_what_fails_while_a_file_is_read_is_listed(tmp_path, monkeypatch):
+    class Failure(Exception):
+        """As safetensors raises for a file that was cut off meanwhile."""
+
+    def fail(self, name):
+        raise Failure("no page")
+
+    write(tmp_path, state())
+    monkeypatch.setattr(Checkpoint, "read", fail)
+    with pytest.raises(ValueError, match=r"loaded in part. 6 of 6 .*\n  .*weight: no page"):
+        load(model(), tmp_path)
+
+
+def test_a_device_without_effect_is_named(recwarn):
+    gpu = torch.device("cuda", 0)
+    Targets(model(), torch.device("cpu")).check_placed()
+    Targets(model(device="meta"), gpu).check_placed()
+    assert not recwarn.list
+    converted = model()
+    convert(converted, "int4", skip=())
+    for each in (model(), converted):
+        with pytest.warns(UserWarning, match=r"device is 'cuda:0', .* and the model is on cpu; "):
+            Targets(each, gpu).check_placed()
 
 
 def test_sizes_of_layers_are_those_of_the_model(tmp_path):

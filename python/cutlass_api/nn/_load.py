@@ -76,6 +76,8 @@ def load(
         checkpoint = Checkpoint(folder)
         reader = Reader(checkpoint.quantization, checkpoint.metadata)
         filling = Filling(model, checkpoint, reader, target)
+        if device is not None:
+            filling.targets.check_placed()
         filling.plan(ignore)
         filling.run()
     attach(model)
@@ -226,7 +228,7 @@ class Filling:
             for task in order:
                 try:
                     self._fill(task)
-                except (ValueError, TypeError, RuntimeError) as error:
+                except Exception as error:  # all that fails is listed
                     failures.append(f"{task.target}: {error}")
                 bar.step(task.target)
         if not failures:

@@ -1,5 +1,6 @@
 """The tensors of a model that a checkpoint fills."""
 
+import warnings
 from collections import defaultdict
 from typing import Any
 
@@ -48,6 +49,16 @@ class Targets:
             if tensor is not None and name not in module._non_persistent_buffers_set:
                 self.expected[dot + name] = tensor
                 self._names[identity(tensor)].append(dot + name)
+
+    def check_placed(self) -> None:
+        """Warns if ``device`` has no effect: all of the model is elsewhere."""
+        found = sorted({self.device_of(name).type for name in self.expected})
+        if found and self.device.type not in found:
+            warnings.warn(
+                f"load: device is {str(self.device)!r}, where that goes which is on meta, and the "
+                f"model is on {', '.join(found)}; call model.to({str(self.device)!r})",
+                stacklevel=3,
+            )
 
     def module(self, home: str) -> Any:
         """The module of a name, without that of ``torch.compile`` around it."""
