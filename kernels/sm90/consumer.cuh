@@ -153,17 +153,26 @@ template <class Config> struct Sm90Consumer {
       ptx::add_totals<0, SUMS>();
   }
 
-  // Issues a group of instructions with A from registers. Waits for the previous group, whose
-  // registers are filled next. `b`: descriptor of the stage's tile of B.
-  static __device__ __forceinline__ void issue_group(const unsigned (&a)[Config::M_BLOCKS][8],
-                                                     unsigned long long b, int group, bool adds) {
+  // Issues a group of instructions with A from registers. `b`: descriptor of the stage's tile of B.
+  static __device__ __forceinline__ void multiply_group(const unsigned (&a)[Config::M_BLOCKS][8],
+                                                        unsigned long long b, int group,
+                                                        bool adds) {
     // Descriptors count 16 bytes. A K-major row has two groups in each 128 bytes.
     const int offset = !Config::B_K_MAJOR
                            ? group * (32 * Config::B_ROW_BYTES / 16)
                            : group / 2 * (Config::TILE_N * 128 / 16) + group % 2 * (64 / 16);
-    ptx::wgmma_fence();
     Multiply::template issue_pair<0>(a[0], b + offset, adds);
     if constexpr (Config::M_BLOCKS > 1) Multiply::template issue_pair<1>(a[1], b + offset, adds);
+  }
+  // The same, as one stage of the pipeline. Waits for the previous stage, whose registers are
+  // filled next.
+  template <int GROUPS>
+  static __device__ __forceinline__ void issue_groups(
+      const unsigned (&a)[GROUPS][Config::M_BLOCKS][8], unsigned long long b, int group,
+      bool adds) {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < GROUPS; ++i) multiply_group(a[i], b, group + i, adds || i > 0);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
   }
@@ -175,9 +184,9 @@ template <class Config> struct Sm90Consumer {
                                                                      const Pipeline& pipeline) {
     constexpr int GROUPS = Fragments::GROUPS;
     const Fragments tile_a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
-    unsigned fragments[2][Config::M_BLOCKS][8];
+    unsigned fragments[2][1][Config::M_BLOCKS][8];
     auto load = [&](int group) {
-      tile_a.load(fragments[group % 2], slot.stage * Memory::STAGE_BYTES, group);
+      tile_a.load(fragments[group % 2][0], slot.stage * Memory::STAGE_BYTES, group);
     };
     ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
     load(0);
@@ -187,7 +196,7 @@ template <class Config> struct Sm90Consumer {
       const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(
           pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
       auto issue = [&](int group) {
-        issue_group(fragments[group % 2], b, group, block + group > 0);
+        issue_groups(fragments[group % 2], b, group, block + group > 0);
       };
       issue(0);
       if (block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
@@ -214,10 +223,13 @@ template <class Config> struct Sm90Consumer {
                                                               const Pipeline& pipeline,
                                                               Scales& scales) {
     constexpr int GROUPS = Fragments::GROUPS;
-    static_assert(GROUPS % 2 == 0);
+    // Groups that are multiplied while as many are converted.
+    constexpr int AT_ONCE =
+        Config::CONSUMERS == 1 && Config::M_BLOCKS == 1 && Scales::PARTS == 1 ? 2 : 1;
+    static_assert(GROUPS % (2 * AT_ONCE) == 0);
     const Fragments tile_a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
-    typename Fragments::Fetched fetched;
-    unsigned fragments[2][Config::M_BLOCKS][8];
+    typename Fragments::Fetched fetched[AT_ONCE];
+    unsigned fragments[2][AT_ONCE][Config::M_BLOCKS][8];
     typename Scales::Factors factors;
     // The scales of the next span, and of this one. Those of rows outside of A are 0, as are all of
     // a slice of K that lies beyond K.
@@ -227,31 +239,40 @@ template <class Config> struct Sm90Consumer {
       scales.load_next(next);
       scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - Scales::SPAN);
     }
-    auto convert = [&](int group) {
-      if constexpr (Scales::PRESENT) {
+    auto fetch = [&](unsigned stage, int group) {
 #pragma unroll
-        for (int part = 0; part < Scales::PARTS; ++part) {
-          if (group % Scales::GROUPS == 0) {
-            const int in_span = (group / Scales::GROUPS * Scales::PARTS + part) % Scales::SPAN;
-            if (in_span == 0) {
-              stored = next;
-              if constexpr (Scales::POWERS) is_large = Scales::has_large(stored);
+      for (int i = 0; i < AT_ONCE; ++i)
+        tile_a.fetch(fetched[i], stage * Memory::STAGE_BYTES, group + i);
+    };
+    auto convert = [&](int first) {
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int group = first + i;
+        auto& converted = fragments[first / AT_ONCE % 2][i];
+        if constexpr (Scales::PRESENT) {
+#pragma unroll
+          for (int part = 0; part < Scales::PARTS; ++part) {
+            if (group % Scales::GROUPS == 0) {
+              const int in_span = (group / Scales::GROUPS * Scales::PARTS + part) % Scales::SPAN;
+              if (in_span == 0) {
+                stored = next;
+                if constexpr (Scales::POWERS) is_large = Scales::has_large(stored);
+              }
+              Scales::decode_into(factors, stored, in_span);
+              if (in_span == 0) scales.load_next(next);
             }
-            Scales::decode_into(factors, stored, in_span);
-            if (in_span == 0) scales.load_next(next);
+            tile_a.template convert_scaled<Scales::PARTS>(converted, fetched[i], factors, part);
+            if constexpr (Scales::POWERS)
+              Scales::multiply_rest(converted, stored, group / Scales::GROUPS % Scales::SPAN,
+                                    is_large);
           }
-          tile_a.template convert_scaled<Scales::PARTS>(fragments[group % 2], fetched, factors,
-                                                        part);
-          if constexpr (Scales::POWERS)
-            Scales::multiply_rest(fragments[group % 2], stored,
-                                  group / Scales::GROUPS % Scales::SPAN, is_large);
+        } else {
+          tile_a.convert(converted, fetched[i]);
         }
-      } else {
-        tile_a.convert(fragments[group % 2], fetched);
       }
     };
     ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-    tile_a.fetch(fetched, slot.stage * Memory::STAGE_BYTES, 0);
+    fetch(slot.stage, 0);
     convert(0);
     unsigned previous_stage = 0;
 #pragma unroll 1
@@ -260,19 +281,19 @@ template <class Config> struct Sm90Consumer {
       const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(
           pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
 #pragma unroll
-      for (int group = 0; group + 1 < GROUPS; ++group) {
-        tile_a.fetch(fetched, stage * Memory::STAGE_BYTES, group + 1);
-        issue_group(fragments[group % 2], b, group, block + group > 0);
+      for (int group = 0; group + AT_ONCE < GROUPS; group += AT_ONCE) {
+        fetch(stage, group + AT_ONCE);
+        issue_groups(fragments[group / AT_ONCE % 2], b, group, block + group > 0);
         if (group == 0 && block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
-        convert(group + 1);
+        convert(group + AT_ONCE);
       }
       slot.advance();
       previous_stage = stage;
       if (block + 1 < blocks) {
         ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-        tile_a.fetch(fetched, slot.stage * Memory::STAGE_BYTES, 0);
+        fetch(slot.stage, 0);
       }
-      issue_group(fragments[(GROUPS - 1) % 2], b, GROUPS - 1, true);
+      issue_groups(fragments[(GROUPS / AT_ONCE - 1) % 2], b, GROUPS - AT_ONCE, true);
       convert(0);
     }
     return previous_stage;

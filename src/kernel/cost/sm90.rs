@@ -49,11 +49,12 @@ const FITTED_BLOCK: f64 = 0.115e-6;
 const FITTED_CONVERSION: f64 = 0.22e-6;
 /// The least time of a K block of such weights: of one CTA that has the multiprocessor to itself.
 /// Fitted to timings on an H200.
-const FITTED_CONVERSION_ALONE: f64 = 0.5e-6;
-/// The same of codes of 4 bits, integers and e2m1. Fitted to timings on an H100, as is the share of
-/// the time of `wgmma` that conversions do not overlap, and that of a consumer alone.
+const FITTED_CONVERSION_ALONE: f64 = 0.45e-6;
+/// The same of codes of 4 bits, integers and e2m1. Fitted to timings on an H100, the least time on
+/// an H200. Also the share of the time of `wgmma` that conversions do not overlap, and that of a
+/// consumer alone.
 const FITTED_CODES: [f64; 2] = [0.21e-6, 0.45e-6];
-const FITTED_CODES_ALONE: [f64; 2] = [0.6e-6, 1.2e-6];
+const FITTED_CODES_ALONE: [f64; 2] = [0.5e-6, 1.1e-6];
 const FITTED_CODES_MULTIPLIED: f64 = 0.48;
 const FITTED_CODES_MULTIPLIED_ALONE: f64 = 0.12;
 /// Additional launch time of a mixed product, which the other terms do not cover where memory
@@ -193,9 +194,10 @@ fn estimate_tiles(
     let arriving_rate = FITTED_ARRIVING_RATE * scale.clock;
     let mut loaded =
         (operands / l2_rate).max(arriving / arriving_rate).max(by_threads) * by_cluster;
-    if split > 1.0 {
+    if split > 1.0 && !mixed {
         // The few clusters of a cluster split spread unevenly over the GPCs. The fullest finishes
-        // last.
+        // last. In mixed products the columns take most of the bytes: CTAs of a slice of K read the
+        // same ones at a time.
         let in_small = f64::from(SMS_OF_SMALL_GPC / config.cluster_size());
         let fullest = ((running - in_small) / f64::from(FULL_GPCS)).ceil().max(1.0);
         let gpc_rate = FITTED_L2_RATE_OF_GPC * scale.clock;
