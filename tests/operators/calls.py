@@ -38,7 +38,8 @@ class Call:
     """Calls of ``function`` with each of ``arguments``: a function of their tensors.
 
     It returns a list of all results. ``into``: the function with ``out=``. ``leaves``: the
-    positions of the tensors that are differentiated.
+    positions of the tensors that are differentiated. ``dtypes``: those of the operands whose values
+    the tensors hold.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Call:
         flat = [Slot(next(slots)) if isinstance(x, torch.Tensor) else x for x in flat]
         self.template = tree_unflatten(flat, spec)
         self.leaves = leaves if isinstance(leaves, list) else self.leaves_of_each(leaves)
+        self.dtypes = [x.dtype for x in self.tensors]
 
     def leaves_of_each(self, leaves: Leaves) -> list[int]:
         found: list[int] = []
@@ -83,8 +85,21 @@ class Call:
 
     def widened(self, function: Callable[..., Any]) -> "Call":
         """The same calls of another function, in float64 and int64. Offsets stay int32."""
-        arguments = tree_map(widened, self.arguments)
-        return Call(function, arguments, self.into and writes(function), self.leaves)
+        return self.of(function, tree_map(widened, self.arguments))
+
+    def of_magnitudes(self) -> "Call":
+        """The same calls with the magnitudes of the operands, whose sums do not cancel."""
+
+        def function(*args: Any, **options: Any) -> Any:
+            args, options = tree_map(magnitude, (args, options))
+            return self.function(*args, **options)
+
+        return self.of(function, self.arguments)
+
+    def of(self, function: Callable[..., Any], arguments: Sequence[Arguments]) -> "Call":
+        call = Call(function, arguments, self.into and writes(function), self.leaves)
+        call.dtypes = self.dtypes
+        return call
 
 
 def writes(function: Callable[..., Any]) -> Callable[..., None]:
@@ -110,6 +125,10 @@ def filled(template: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(template, dict):
         return {name: filled(each, tensors) for name, each in template.items()}
     return template
+
+
+def magnitude(value: Any) -> Any:
+    return value.abs() if isinstance(value, torch.Tensor) else value
 
 
 def widened(value: Any) -> Any:

@@ -79,7 +79,9 @@ def of_vector(call: Call, active: Sequence[int]) -> tuple[Function, Tensor]:
         for at, along, steps in zip(active, directions, x.split(STEPS), strict=True):
             like = call.tensors[at]
             moved = like.double() + torch.tensordot(steps, along, 1)
-            tensors[at] = moved.to(like.dtype)
+            # The reference in float64 has the rounded operands, too.
+            rounding = (moved.to(call.dtypes[at]).double() - moved).detach()
+            tensors[at] = (moved + rounding).to(like.dtype)
         return loss(call(*tensors))
 
     return function, start.to(call.tensors[0].device)

@@ -118,7 +118,7 @@ def outcome(case: Case, transform: Transform, arguments: Sequence[Arguments]) ->
             return None
         raise AssertionError(f"no refusal by name: {found.error!r}") from found.error
     assert len(found.results) == len(wanted.results)
-    eps, narrow = transform.eps, None if transform.is_rounded else torchs
+    eps, terms, narrow = transform.eps, None, None if transform.is_rounded else torchs
     if transform.is_rounded:
         eps = max(map(precision, [*call.tensors, *Attempt(EAGER.run, call).results]))
     for at, (x, exact) in enumerate(zip(found.results, wanted.results, strict=True)):
@@ -130,7 +130,12 @@ def outcome(case: Case, transform: Transform, arguments: Sequence[Arguments]) ->
         bound = transform.roundings * unit + TOLERANCE * sums + truncates * TRUNCATION
         error = error_of(x, exact)
         if error > bound and transform.roundings > 1:
-            # Where terms cancel or overflow, torch's results of such operands are as wrong.
+            # Where terms cancel, errors are relative to the sum of their magnitudes.
+            terms = terms or Attempt(transform.reference, wide.of_magnitudes())
+            if terms.error is None:
+                bound *= max(1, scale_of(terms.results[at]) / scale_of(exact))
+        if error > bound and transform.roundings > 1:
+            # Where terms overflow, torch's results of such operands are as wrong.
             narrow = narrow or Attempt(transform.reference, call)
             if narrow.error is None:
                 bound = max(bound, OWN_ERRORS * error_of(narrow.results[at], exact))
@@ -162,8 +167,13 @@ def error_of(x: torch.Tensor, exact: torch.Tensor) -> float:
     error = (x - exact).abs()
     same = (x == exact) | (x.isnan() & exact.isnan())
     largest = torch.where(same, 0, error).nan_to_num(nan=torch.inf).max().item()
-    scale = exact.nan_to_num(nan=0, posinf=0, neginf=0).abs().max().item()
-    return largest / max(scale, LEAST_SCALE)
+    return largest / scale_of(exact)
+
+
+def scale_of(exact: torch.Tensor) -> float:
+    """The largest of the exact values."""
+    scale = exact.double().nan_to_num(nan=0, posinf=0, neginf=0).abs().max().item()
+    return max(scale, LEAST_SCALE)
 
 
 def precision(x: torch.Tensor) -> float:

@@ -373,7 +373,7 @@ def joint(name: str, run: Callable[[Call], Tensors], **options: Any) -> Transfor
 
 #: Of transforms with derivatives, whose results are rounded again and again.
 DERIVED = {"roundings": 8}
-VECTORS = {"roundings": 16, "is_rounded": True}
+VECTORS = {**DERIVED, "is_rounded": True}
 TRANSFORMS = [
     traced("eager", eager, is_cheap=True),
     both("out=", out, is_cheap=True),
