@@ -64,7 +64,11 @@ def outcomes(case: Case, transform: Transform, arguments: Sequence[Arguments]) -
                 rest = [x for x in rest if not any(x is each for each in ready)]
     for sample in rest:
         try:
-            found.add(outcome(case, transform, [sample]))
+            result = outcome(case, transform, [sample])
+            if result not in (expected(case, transform), None):
+                error = Attempt(transform.run, ours(case, [sample])).error
+                raise AssertionError(f"{result}: {error!r}")
+            found.add(result)
         except AssertionError as error:
             message = f"{case.name}, {transform.name}, {described(sample)}: {error}"
             raise AssertionError(message) from error
