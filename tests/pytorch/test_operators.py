@@ -1,7 +1,8 @@
 """`torch.ops.cutlass_api`: torch's check of operators, and special gradients."""
 
 import torch
-from cutlass_api.ops import OPS
+from cutlass_api.ops import OPERATORS, OPS
+from cutlass_api.ops._operator import Gradient
 from support.helpers import opcheck
 from support.operator_calls import BIAS_RELU, EVERY, every, operator_of, randn
 from torch.utils.flop_counter import FlopCounterMode
@@ -9,8 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @every
 def test_opcheck_of_every_operator(name):
+    """With the backward of the first operand, if it has a gradient."""
     args = EVERY[name](randn)
-    opcheck(operator_of(name).default, args)
+    has_gradient = isinstance(OPERATORS[name].gradient, Gradient) and name != "mixed_mm"
+    first = args[0].clone().requires_grad_() if has_gradient else args[0]
+    opcheck(operator_of(name).default, (first, *args[1:]))
     if hasattr(operator_of(name), "out"):
         out = torch.zeros_like(operator_of(name)(*args))
         opcheck(operator_of(name).out, args, {"out": out})
