@@ -129,7 +129,10 @@ def of_torchao(model, scheme):
         "int8": quantization.Int8DynamicActivationInt8WeightConfig,
         "int8-weight": quantization.Int8WeightOnlyConfig,
     }[scheme]
-    with mock.patch.object(quantization.quant_api, "_check_hardware_support"):
+    with (
+        mock.patch.object(quantization.quant_api, "_check_hardware_support"),
+        mock.patch.object(quantization.utils, "recommended_inductor_config_setter"),
+    ):
         quantization.quantize_(model, config(), filter_fn=is_replaced)
     if scheme == "fp8":
         for layer in layers:

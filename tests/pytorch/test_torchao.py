@@ -26,6 +26,19 @@ CONFIGS = {
 }
 
 
+#: What ``quantize_`` switches on for the process.
+SETTINGS = (
+    *("coordinate_descent_tuning", "coordinate_descent_check_all_directions"),
+    *("force_fuse_int_mm_with_mul", "fx_graph_cache", "triton.unique_kernel_names"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _settings():
+    with config.patch(dict.fromkeys(SETTINGS, True)):
+        yield
+
+
 def packed(codes, tiles):
     """What ``aten._convert_weight_to_int4pack`` returns on a GPU: a lane 4 r + q of a tile holds
     word q of row r, for each of tiles / 2 groups of 32 elements. ``codes``: the first of two
@@ -49,7 +62,6 @@ def layer_of(settings):
             (torch.ops.aten, "_convert_weight_to_int4pack", packed),
         ]:
             stack.enter_context(mock.patch.object(target, name, value))
-        stack.enter_context(config.patch())  # quantize_ changes settings
         torchao.quantize_(model, settings())
     return model[0]
 
