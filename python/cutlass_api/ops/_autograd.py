@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -48,8 +48,9 @@ def register(operator: Operator) -> None:
     add_kernel(operator.name, operator.overload, differentiated)
     if operator.has_out:
         name, overload = f"{operator.name}.out", getattr(OPS, operator.name).out
-        add_kernel(name, overload, refused_out)
-        LIBRARY.impl(name, counted_write(overload), "ADInplaceOrView", with_keyset=True)
+        add_kernel(name, overload, refused_out, counted_write)
+        # In inference mode, the dispatcher calls this kernel alone, for an output made outside.
+        LIBRARY.impl(name, partial(counted_write, overload), "ADInplaceOrView", with_keyset=True)
 
 
 def is_observed() -> bool:
@@ -63,9 +64,28 @@ def is_observed() -> bool:
     )
 
 
-def add_kernel(name: str, overload: Any, differentiate: Callable[..., Any]) -> None:
+def below_autograd(overload: Any, keyset: Any, *args: Any, **options: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
+
+
+def counted_write(overload: Any, keyset: Any, *args: Any, out: Any, **options: Any) -> None:
+    """Calls an overload ``out``. Autograd then raises if it saved what is overwritten."""
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        rest = keyset & torch._C._after_ADInplaceOrView_keyset
+        overload.redispatch(rest, *args, out=out, **options)
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
+
+
+def add_kernel(
+    name: str,
+    overload: Any,
+    differentiate: Callable[..., Any],
+    compute: Callable[..., Any] = below_autograd,
+) -> None:
     """Registers a kernel that calls ``differentiate(keyset, args, options)`` if an operand requires
-    grad.
+    grad, else ``compute(overload, keyset, *args, **options)``.
     """
 
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
@@ -74,7 +94,7 @@ def add_kernel(name: str, overload: Any, differentiate: Callable[..., Any]) -> N
                 refuse_tangents(name, args, options)
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args, *options.values()):
                 return differentiate(keyset, args, options)
-            return below_autograd(overload, keyset, *args, **options)
+            return compute(overload, keyset, *args, **options)
         except Exception as error:
             named = named_error(name, error, args, options)
             if named is None:
@@ -82,25 +102,6 @@ def add_kernel(name: str, overload: Any, differentiate: Callable[..., Any]) -> N
             raise named from (error if error.__cause__ is not named else None)
 
     LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)
-
-
-def below_autograd(overload: Any, keyset: Any, *args: Any, **options: Any) -> Any:
-    with torch._C._AutoDispatchBelowAutograd():
-        return overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
-
-
-def counted_write(overload: Any) -> Callable[..., None]:
-    """A kernel of an overload ``out``, after which autograd raises if it saved what is overwritten.
-    The dispatcher also calls it in inference mode, for an output made outside.
-    """
-
-    def kernel(keyset: Any, *args: Any, **options: Any) -> None:
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            rest = keyset & torch._C._after_ADInplaceOrView_keyset
-            overload.redispatch(rest, *args, **options)
-        torch.autograd.graph.increment_version(options["out"])
-
-    return kernel
 
 
 def autograd_function(operator: Operator) -> Callable[..., Any]:
