@@ -28,6 +28,10 @@ def mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tenso
     return x + F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
 
 
+def gelu_of_powers(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1 + torch.tanh(0.797885 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
 BLOCK = [(2, 32, 64), (96, 64), (96, 64), (64, 96)]
 EPILOGUES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], int]] = {
     "relu": (lambda x, w: torch.relu(F.linear(x, w)), [X, W], 1),
@@ -38,6 +42,8 @@ EPILOGUES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], int]] = {
         1,
     ),
     "gelu with tanh": (lambda x, w: F.gelu(F.linear(x, w), approximate="tanh"), [X, W], 1),
+    "squared relu": (lambda x, w: torch.relu(F.linear(x, w)).square(), [X, W], 1),
+    "gelu of GPT-2": (lambda x, w, b: gelu_of_powers(F.linear(x, w, b)), [X, W, (128,)], 1),
     "silu and a product": (lambda x, w, u: F.silu(F.linear(x, w)) * u, [X, W, (64, 128)], 1),
     "scale": (lambda x, w: F.linear(x, w) * 0.125, [X, W], 1),
     "a column": (lambda x, w, c: F.linear(x, w) * c, [X, W, (64, 1)], 1),

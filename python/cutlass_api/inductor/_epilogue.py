@@ -29,6 +29,8 @@ EXPRESSIONS = {
 }
 #: Operations that the pass replaces as part of a longer expression only.
 PARTS = (aten.erf.default,)
+#: Exponents of ``aten.pow``, and the products that Inductor computes, too.
+POWERS = {2: "square({0})", 3: "square({0}) * {0}"}
 
 _X = object()
 #: What Inductor decomposes functions of x into: silu to x / (1 + exp(-x)), exact GELU to
@@ -45,6 +47,13 @@ _DECOMPOSITIONS: dict[str, Any] = {
         (aten.add.Tensor, (aten.erf.default, (aten.mul.Tensor, _X, math.sqrt(0.5))), 1),
     ),
 }
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether the pass replaces an operation, if its operands fit."""
+    if node.target is aten.pow.Tensor_Scalar:
+        return node.args[1] in POWERS
+    return node.target is CAST or node.target in EXPRESSIONS or node.target in PARTS
 
 
 @dataclass
@@ -135,6 +144,9 @@ class Epilogue:
             inner: list[fx.Node] = []
             if _matches(pattern, node, inner) and inner[0] in self.inside:
                 return self._assign(f"{function}({self._expression(inner[0])})")
+        if node.target is aten.pow.Tensor_Scalar:
+            base, exponent = node.args
+            return self._assign(POWERS[exponent].format(self._argument(base, node)))
         if node.target not in EXPRESSIONS:
             self.is_complete = False
             return "accum"

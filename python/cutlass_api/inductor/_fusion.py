@@ -14,14 +14,13 @@ from torch import fx
 from cutlass_api._dtypes import FLOATS, HALF
 from cutlass_api.inductor import Options
 from cutlass_api.inductor._epilogue import (
-    EXPRESSIONS,
-    PARTS,
     Epilogue,
     Region,
     flattened,
+    is_pointwise,
     is_unflattened,
 )
-from cutlass_api.inductor._nodes import CAST, RESHAPES, has_hints, is_known_as, is_static, value_of
+from cutlass_api.inductor._nodes import RESHAPES, has_hints, is_known_as, is_static, value_of
 from cutlass_api.inductor._options import identity, options_in_force
 from cutlass_api.inductor._products import (
     decompose_again,
@@ -205,7 +204,7 @@ def _fits(node: fx.Node, region: Region, inside: set[fx.Node]) -> bool:
         return False
     if node.target in RESHAPES:
         return is_unflattened(value.shape, region.shape) or is_known_as(value.shape, region.shape)
-    if node.target is not CAST and node.target not in EXPRESSIONS and node.target not in PARTS:
+    if not is_pointwise(node):
         return False
     for arg in node.args:
         if isinstance(arg, fx.Node) and arg not in inside:
