@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from cutlass_api import quantize, weights
-from cutlass_api.nn import Linear, load, save
+from cutlass_api.nn import Linear, convert, load, save
 from cutlass_api.weights import Float8
 from torch import nn
 
@@ -150,6 +150,23 @@ def test_a_model_without_quantized_layers(tmp_path):
     new[1].weight = new[0].weight
     load(new, tmp_path)
     assert_same_bits(tied, new)
+
+
+@pytest.mark.parametrize("scheme", ["fp8", "int8", "int8-weight", "uint4", "mxfp4", "nvfp4"])
+def test_layers_that_share_a_weight(scheme, tmp_path):
+    """Writers drop what shares memory: all parts of a second layer, or none."""
+
+    def shared():
+        model = nn.Sequential(*(nn.Linear(64, 64, dtype=BF16) for _ in range(2)))
+        model[1].weight = model[0].weight
+        return model
+
+    model, new = shared(), shared()
+    convert(model, scheme)
+    save(model, tmp_path)
+    load(new, tmp_path)
+    assert_same_bits(model, new)
+    assert new[0].values.data_ptr() == new[1].values.data_ptr()
 
 
 def test_the_factor_of_nvfp4_is_exact(tmp_path):

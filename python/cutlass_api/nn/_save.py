@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cutlass_api.nn._checkpoints import INDEX, WHOLE, listed
-from cutlass_api.nn._layers import original, unwrapped
+from cutlass_api.nn._layers import identity, original, unwrapped
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._names import is_pretrained
 from cutlass_api.nn._stored import factor_key
@@ -130,19 +130,26 @@ def compressed(model: torch.nn.Module) -> Compressed:
     metadata: dict[str, str] = {}
     schemes: dict[str, tuple[Config, list[str]]] = {}
     plain, problems = [], []
+    # Writers drop tensors that share memory: layers that share a weight share all its parts.
+    written: dict[Any, tuple[dict[str, Tensor], Config]] = {}
     for full, module in model.named_modules(remove_duplicate=False):
         name = original(full)
         if not isinstance(module, Linear) or module.format is None:
             if isinstance(module, (torch.nn.Linear, Linear)):
                 plain.append(name)
             continue
+        shared = (module.activations, *map(identity, module.buffers(recurse=False)))
         try:
-            parts, scheme = layer_of(module.weight, module.activations)
+            if shared not in written:
+                parts, scheme = layer_of(module.weight, module.activations)
+                whole = {part: _whole(tensor) for part, tensor in parts.items()}
+                written[shared] = whole, scheme
+            parts, scheme = written[shared]
         except ValueError as error:
             problems.append(f"{name}: {error}")
             continue
         dot = f"{name}." if name else ""
-        tensors |= {dot + part: _whole(tensor) for part, tensor in parts.items()}
+        tensors |= {dot + part: tensor for part, tensor in parts.items()}
         schemes.setdefault(json.dumps(scheme), (scheme, []))[1].append(name)
         if "weight_global_scale" in parts:
             metadata[factor_key(name)] = float(module.weight.factor).hex()
