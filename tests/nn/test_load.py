@@ -286,7 +286,7 @@ REFUSALS = {
     "quant_method is None": lambda: (state(), {"bits": 4}),
     "bits of quant_method 'gptq' is 8; load reads 4": lambda: of_kind("gptq", bits=8),
     "version of quant_method 'awq' is 'gemv'": lambda: of_kind("awq", version="gemv"),
-    r"weight_block_size of quant_method 'fp8' is \[64, 64\]": lambda: of_kind(
+    r"weight_block_size .* is \[64, 64\]; load reads \[128, 128\], \[1, 128\]$": lambda: of_kind(
         "fp8", weight_block_size=[64, 64]
     ),
     "block.down of .*: from_gptq: qzeros are 8 everywhere": lambda: broken(

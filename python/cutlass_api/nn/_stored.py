@@ -103,7 +103,7 @@ class Reader:
             if found is not None and found not in served:
                 raise ValueError(
                     f"load: {key} of quant_method {self.method!r} is {found!r}; load reads "
-                    f"{names(map(repr, served))}"
+                    f"{names(repr(each) for each in served if type(each) is not tuple)}"
                 )
 
     def _served(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
