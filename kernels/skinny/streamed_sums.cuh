@@ -12,7 +12,8 @@
 //
 // Epilogue::B_DEPTH elements of a row have a scale and, if Epilogue::B_ZERO, a zero point. Those of
 // whole steps multiply the step's sums, in float32: scale * (sum - zero point * sum of A), where
-// ones as B yield the sum of A. Others multiply the lane's codes. All are loaded a K block ahead.
+// ones as B yield the sum of A; the conversion of codes subtracts zero points in uint8 (CONVERTED).
+// Others multiply the lane's codes. All are loaded a K block ahead.
 #pragma once
 #include "common/params.cuh"
 #include "common/ptx.cuh"
@@ -49,7 +50,8 @@ template <class Gemm> struct SkinnyStreamedSums {
   static constexpr int PARTS = DEPTH == 16 ? 2 : 1;  // scales of a lane's elements
   // Whether K blocks and steps have whole scales: pointers replace indices.
   static constexpr bool BY_POINTERS = DEPTH == Epilogue::B_DEPTH;
-  // Whether the conversion of codes subtracts the zero point, which costs no instruction.
+  // Whether the conversion of codes subtracts the zero point: it is added to the number that the
+  // conversion subtracts anyway.
   static constexpr bool CONVERTED = CODES && ZEROS && is_same<Zero, u8>;
   struct StepFactor {
     static constexpr f32 REST = 1.0f;
