@@ -1,6 +1,6 @@
 """Times of ``cutlass_api.nn`` on a GPU: ``python -m benchmarks.layers [convert] [load] [eager]``.
 
-- ``convert``: quantizes the linear layers of a model of Llama-3-8B's size, without embeddings.
+- ``convert``: quantizes the linear layers of a model of Llama-3-8B's size, 8.0 billion parameters.
 - ``load``: fills a model from two shards of bfloat16, beside ``safetensors.torch.load_file``.
 - ``eager``: a decoder layer of Llama-3-8B at one token, beside ``torch.nn.Linear``.
 
@@ -28,8 +28,8 @@ SCHEMES = (
     *("fp8", "int8", "fp8-block", "fp8-weight", "int8-weight"),
     *("int4", "uint4", "mxfp4", "nvfp4"),
 )
-#: Llama-3-8B: hidden and intermediate sizes, heads, heads of keys and values, layers.
-HIDDEN, INTERMEDIATE, HEADS, SHARED_HEADS, LAYERS = 4096, 14336, 32, 8, 32
+#: Llama-3-8B: hidden and intermediate sizes, heads, heads of keys and values, layers, tokens.
+HIDDEN, INTERMEDIATE, HEADS, SHARED_HEADS, LAYERS, TOKENS = 4096, 14336, 32, 8, 32, 128256
 #: Layers of a checkpoint of 4 GB.
 LOADED_LAYERS = 9
 #: Calls of a turn, and turns.
@@ -66,17 +66,33 @@ class Layer(nn.Module):
         return self.q, self.k, self.v
 
 
-def model_of(layers: int, device: str = "cuda") -> nn.Sequential:
+class Llama(nn.Module):
+    """What quantization sees of Llama-3-8B: by default ``lm_head`` stays as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(TOKENS, HIDDEN)
+        self.layers = layers_of(LAYERS, "meta")
+        self.norm = nn.RMSNorm(HIDDEN)
+        self.lm_head = nn.Linear(HIDDEN, TOKENS, bias=False)
+
+
+def layers_of(count: int, device: str = "cuda") -> nn.Sequential:
     """On the GPU, with random weights; on ``meta``, with none."""
     with torch.device("meta"):
-        model = nn.Sequential(*(Layer() for _ in range(layers))).bfloat16()
-    if device == "meta":
-        return model
-    model.to_empty(device=device)
+        model = nn.Sequential(*(Layer() for _ in range(count))).bfloat16()
+    if device != "meta":
+        fill(model)
+    return model
+
+
+def fill(model: nn.Module) -> None:
+    """Random weights on the GPU."""
+    model.to_empty(device="cuda")
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.02)
-    return model.requires_grad_(False)
+    model.requires_grad_(False)
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -95,8 +111,10 @@ def tell(**fields: Any) -> None:
 
 def convert() -> None:
     for scheme in SCHEMES:
-        first = seconds(partial(cutlass_api.nn.convert, model_of(1), scheme))
-        model = model_of(LAYERS)
+        first = seconds(partial(cutlass_api.nn.convert, layers_of(1), scheme))
+        with torch.device("meta"):
+            model = Llama().bfloat16()
+        fill(model)
         count = sum(each.numel() for each in model.parameters())
         taken = seconds(partial(cutlass_api.nn.convert, model, scheme))
         tell(bench="convert", scheme=scheme, parameters=count, seconds=taken, first_layer=first)
@@ -119,7 +137,7 @@ def load() -> None:
     from safetensors.torch import load_file, save_file
 
     with tempfile.TemporaryDirectory() as folder:
-        state = {name: x.cpu() for name, x in model_of(LOADED_LAYERS).state_dict().items()}
+        state = {name: x.cpu() for name, x in layers_of(LOADED_LAYERS).state_dict().items()}
         names = list(state)
         halves = names[: len(names) // 2], names[len(names) // 2 :]
         files = [Path(folder) / f"model-{at}-of-00002.safetensors" for at in ("00001", "00002")]
@@ -134,7 +152,7 @@ def load() -> None:
         del state
 
         def ours() -> float:
-            model = model_of(LOADED_LAYERS, "meta")
+            model = layers_of(LOADED_LAYERS, "meta")
             return seconds(lambda: cutlass_api.nn.load(model, folder, device="cuda"))
 
         def peers() -> float:
@@ -150,9 +168,9 @@ def load() -> None:
 @torch.no_grad()
 def eager() -> None:
     x = torch.randn(1, 1, HIDDEN, device="cuda", dtype=torch.bfloat16)
-    layers = {"nn.Linear": model_of(1)[0]}
+    layers = {"nn.Linear": layers_of(1)[0]}
     for scheme in SCHEMES:
-        model = model_of(1)
+        model = layers_of(1)
         with contextlib.redirect_stdout(io.StringIO()):
             cutlass_api.nn.convert(model, scheme)
         layers[scheme] = model[0]
