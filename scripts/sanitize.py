@@ -27,6 +27,7 @@ os.environ.setdefault("CUTLASS_API_CACHE_DIR", "/tmp/rutlass-sanitize")
 
 import cutlass_api
 import torch
+from cutlass_api import quantize
 from cutlass_api.arguments import (
     ElementwiseArguments,
     EpilogueArguments,
@@ -392,6 +393,27 @@ def scales(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> No
     check(a, b, GROUP_SCALED, a.double() @ weight, scale=scale, zero=zero)
 
 
+def weights(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
+    """Weights of 4 bits and of float8; K ends inside a group, and inside a K block."""
+    n, k, dtype = 136, 352, torch.bfloat16
+    full = torch.randn(n, k, dtype=dtype)
+    formats = (
+        *(quantize.int4(full, 128), quantize.int4(full, None), quantize.uint4(full, 32)),
+        *(quantize.mxfp4(full), quantize.nvfp4(full), quantize.fp8(full, (128, 128))),
+    )
+    for m in (7, 16, 67):
+        a = torch.randn(m, k, dtype=dtype)
+        out = torch.empty(m, n, dtype=dtype, device="cuda")
+        for weight in formats:
+            args = GemmArguments(a.cuda(), weight.to("cuda").repack(), out, "float32")
+            expected = a.double() @ weight.dequantize().double().t()
+            for kernel in results.mine(filter(wanted, cutlass_api.get_kernels(args))):
+                out.copy_(torch.full(out.shape, torch.nan))
+                run(kernel, args)
+                name = f"{kernel.metadata.kernel_name} {m} {type(weight).__name__}"
+                results.compare(name, out, expected)
+
+
 def ladder(results: Results, part: str) -> None:
     """The steps of ``bench ladder``, whose persistent kernels also get more tiles than CTAs."""
     for step in STEPS:
@@ -426,7 +448,7 @@ def main() -> int:
         products(results, arguments.only, arguments.batches)
     if arguments.batches == 2:
         ladder(results, arguments.only)
-        for more in (sums, groups, reductions, scales):
+        for more in (sums, groups, reductions, scales, weights):
             more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
     total, seconds = results.families.total(), time.time() - start
     print(f"{total} results in {seconds:.1f} s: {json.dumps(results.families)}", flush=True)
