@@ -145,6 +145,7 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
         if (
             not isinstance(operands, GemmOperandsMetadata)
             or part not in kernel.metadata.kernel_name
+            or operands.B.dtype.width < 8  # codes, which weights() runs
         ):
             continue
         types = (
