@@ -10,7 +10,7 @@ of ``compiled``: it repeats the choices, and its compile time is not reported. P
 stay in memory from one row to the next.
 
 Each method's output is compared with eager's on inputs that the warm-up has not seen. A method with
-a larger error than `ERROR_LIMIT` is not timed.
+a larger error than `compiling.ERROR_LIMIT` is not timed.
 
 The methods take turns; the result is the median over rounds. A turn is a series of calls between
 two events, behind a kernel that keeps the GPU busy until the host has enqueued the calls. The
@@ -18,22 +18,31 @@ operands of a call exceed the L2 cache.
 """
 
 import gc
-import importlib
 import math
-import os
-import tempfile
 import time
 import timeit
-import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 from unittest import mock
 
 import torch
+from cutlass_api.bench.compiling import (
+    BACKENDS,
+    cache_folder,
+    check_error,
+    failure,
+    largest_error,
+    own_caches,
+    own_entry,
+    seconds,
+    settings,
+    start_compiler,
+    synchronize,
+)
 from cutlass_api.bench.generated_code import called_kernels
 from cutlass_api.bench.timing import ROUNDS, Timed, between_events, in_turns
 from cutlass_api.inductor import _torch as inductor
@@ -45,8 +54,6 @@ from benchmarks.cases import METHODS, NVGEMM_METHODS, Case, Extents, Row
 
 #: Inductor's backends of the methods that differ from ATEN and Triton.
 NVGEMM_BACKENDS = {"added": "ATEN,TRITON,NVGEMM", "ours": "NVGEMM"}
-#: The largest relative norm error of a row of the output, against eager, in bfloat16.
-ERROR_LIMIT = 2e-2
 QUICK_ROUNDS = 7
 #: The duration of a turn, and its largest number of calls.
 TURN_SECONDS = 10e-3
@@ -75,26 +82,11 @@ class Options:
 
 
 @contextmanager
-def own_caches(folder: Path, triton: Path, programs: Path | None) -> Iterator[None]:
-    """Puts the caches of Inductor and Triton, and optionally of our programs, into folders."""
-    # Inductor's caches in memory refer to files of the previous folder.
-    variables = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(triton)}
-    if programs:
-        variables["CUTLASS_API_CACHE_DIR"] = str(programs)
-    inductor.utils.clear_caches()
-    try:
-        with mock.patch.dict(os.environ, variables):
-            yield
-    finally:
-        inductor.utils.clear_caches()
-
-
-@contextmanager
 def method_settings(model: str, method: str) -> Iterator[None]:
     """Inductor's settings while a method compiles. Raises RuntimeError if NVGEMM of this torch
     cannot use our kernels."""
     is_nvgemm = model == "nvgemm" and method in NVGEMM_BACKENDS
-    backends = NVGEMM_BACKENDS[method] if is_nvgemm else "ATEN,TRITON"
+    backends = NVGEMM_BACKENDS[method] if is_nvgemm else BACKENDS
     if is_nvgemm:
         if not NVGEMM.holds(torch.__version__):
             raise RuntimeError(
@@ -102,25 +94,8 @@ def method_settings(model: str, method: str) -> Iterator[None]:
                 f"use torch {NVGEMM}"
             )
         inductor.forget_nvgemm()
-    with ExitStack() as stack:
-        stack.enter_context(inductor.config.patch(max_autotune_gemm_backends=backends))
-        if method == "ours" and not is_nvgemm:
-            stack.enter_context(importlib.import_module("cutlass_api.inductor").enabled())
+    with settings(method == "ours" and not is_nvgemm, backends):
         yield
-
-
-def own_entry(module: Any, name: str) -> Any:
-    """A function that calls the module. It has a code object of its own.
-
-    Dynamo keeps compiled code by code object, so that several compilations of one module exist
-    side by side only if each has its own.
-    """
-
-    def entry(*inputs: Any) -> Any:
-        return module(*inputs)
-
-    code = entry.__code__.replace(co_name=name)
-    return FunctionType(code, entry.__globals__, name, None, entry.__closure__)
 
 
 class Repeated(Timed):
@@ -152,22 +127,6 @@ class Repeated(Timed):
         return 1e6 / calls * timeit.timeit(self.call, number=calls)
 
 
-def synchronize(device: str) -> None:
-    """Waits for the GPU."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def largest_error(out: Any, expected: Any) -> float:
-    """The largest relative norm error of a row, over all tensors of an output."""
-    if isinstance(expected, (list, tuple)):
-        return max(largest_error(*pair) for pair in zip(out, expected, strict=True))
-    reference = expected.reshape(-1, expected.shape[-1]).float()
-    difference = out.reshape(reference.shape).float() - reference
-    # NaN in one row makes the maximum NaN.
-    return float((difference.norm(dim=1) / reference.norm(dim=1)).max())
-
-
 class Measurement:
     """All methods of one case."""
 
@@ -186,7 +145,7 @@ class Measurement:
             try:
                 self._compile(method, folder)
             except Exception as error:
-                self.row.failures[method] = _failure(error)
+                self.row.failures[method] = failure(error)
             self._log(
                 f"{self.case}: {method}, {time.perf_counter() - begin:.1f} s"
                 + (f", {self.row.failures[method]}" if method in self.row.failures else "")
@@ -223,12 +182,9 @@ class Measurement:
             method_settings(self.case.model, method),
             mock.patch.object(inductor.GraphLowering, "save_output_code", codes.append),
         ):
-            synchronize(self.options.device)
-            begin = time.perf_counter()
             torch.compiler.cudagraph_mark_step_begin()
-            function(*self.workload.inputs)
-            synchronize(self.options.device)
-            self.row.compile_seconds[method] = time.perf_counter() - begin
+            first = partial(function, *self.workload.inputs)
+            self.row.compile_seconds[method] = seconds(first, self.options.device)
             # With CUDA graphs, the second call captures and later calls replay.
             for _ in range(3):
                 torch.compiler.cudagraph_mark_step_begin()
@@ -244,8 +200,7 @@ class Measurement:
         self.row.errors[method] = error
         if counters["inductor"]["cudagraph_skips"] > skips:
             self.row.notes.append(f"{method} runs without CUDA graphs")
-        if not error <= ERROR_LIMIT:
-            raise ArithmeticError(f"relative error {error:.3g} exceeds {ERROR_LIMIT}")
+        check_error(error)
         self._add(method, function)
 
     def _time(self) -> None:
@@ -280,7 +235,8 @@ def measure(
     """
     with torch.no_grad():
         if options.mode != "default":
-            _start_compiler(options, log)
+            spent = start_compiler(options.mode, options.device)
+            log(f"compiler started, {spent:.1f} s")
         for case in cases:
             yield _measure_case(case, options, log)
             # Compiled code holds the weights and the memory of CUDA graphs.
@@ -292,37 +248,9 @@ def measure(
 
 def _measure_case(case: Case, options: Options, log: Callable[[str], None]) -> Row:
     row = Row(case.model, case.size, case.blocks)
-    with ExitStack() as stack:
-        if options.cache:
-            folder = options.cache / str(case).replace(" ", "_")
-        else:
-            # A worker of Inductor may still write into the folder when it is removed.
-            temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-            folder = Path(stack.enter_context(temporary))
+    with cache_folder(options.cache, str(case)) as folder:
         try:
             Measurement(row, options, log).run(folder)
         except Exception as error:
-            row.failures["eager"] = _failure(error)
+            row.failures["eager"] = failure(error)
     return row
-
-
-def _failure(error: Exception) -> str:
-    """The first line of an error, of which the traceback is printed."""
-    traceback.print_exception(error)
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
-
-
-def _start_compiler(options: Options, log: Callable[[str], None]) -> None:
-    """Compiles a small product: torch's first compilation also imports and starts workers."""
-    begin = time.perf_counter()
-    function = torch.compile(own_entry(torch.mm, "start"), mode=options.mode, dynamic=False)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        with own_caches(folder, folder / "triton", None), method_settings("start", "compiled"):
-            a = torch.randn(64, 64, device=options.device, dtype=torch.bfloat16)
-            for _ in range(3):
-                function(a, a)
-            synchronize(options.device)
-    torch._dynamo.reset()
-    log(f"compiler started, {time.perf_counter() - begin:.1f} s")

@@ -3,10 +3,11 @@
 Weights are random, and scaled so that no block's output vanishes beside its residual.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from cutlass_api.bench.architectures import ARCHITECTURES
+from cutlass_api.bench.layers import Layers, in_bfloat16
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -80,39 +81,6 @@ class Epilogue(nn.Module):
         ]
 
 
-class LlamaLayer(nn.Module):
-    """One decoder layer of `transformers` without a cache, causal by SDPA's flag."""
-
-    def __init__(self, extents: Extents) -> None:
-        from transformers.models.llama.configuration_llama import LlamaConfig
-        from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
-
-        super().__init__()
-        config = LlamaConfig(
-            hidden_size=extents.hidden,
-            intermediate_size=extents.llama_intermediate,
-            num_attention_heads=extents.heads,
-            num_key_value_heads=extents.key_value_heads,
-            attn_implementation="sdpa",
-        )
-        self.layer = LlamaDecoderLayer(config, layer_idx=0)
-        self.rotary = LlamaRotaryEmbedding(config)
-
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        out: Tensor = self.layer(hidden, position_embeddings=(cos, sin))
-        return out
-
-
-def scale_weights(module: nn.Module) -> None:
-    """Random weights: a linear layer keeps the norm, and the last one of an MLP halves it."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.Linear):
-            gain = 0.5 if name.endswith(("down", "fc2")) else 1.0
-            nn.init.normal_(layer.weight, std=gain * layer.in_features**-0.5)
-            if layer.bias is not None:
-                nn.init.normal_(layer.bias, std=0.1)
-
-
 def build(case: Case, extents: Extents, device: str) -> Workload:
     """The model of a case in bfloat16, with its inputs."""
     torch.manual_seed(0)
@@ -120,30 +88,28 @@ def build(case: Case, extents: Extents, device: str) -> Workload:
     def inputs(*shape: int) -> Tensor:
         return torch.randn(*shape, device=device, dtype=torch.bfloat16)
 
-    def parameters(make: Callable[[], nn.Module]) -> nn.Module:
-        with torch.device(device):
-            module = make()
-            scale_weights(module)
-        return module.to(torch.bfloat16).eval().requires_grad_(False)
-
     hidden = extents.hidden
     if case.model == "epilogue":
         m, n, k = case.size
         # As many sets as a call needs to last longer than its replay takes on the host.
         sets = 8 if m <= 64 else 4 if m <= 1024 else 2
-        return Workload(parameters(lambda: Epilogue(m, n, k, sets)), (), (), sets)
+        return Workload(in_bfloat16(lambda: Epilogue(m, n, k, sets), device), (), (), sets)
     (tokens,) = case.size
     if case.model == "llama":
-        module = parameters(lambda: LlamaLayer(extents))
-        # Computed in float32 by the layer's own formula, then rounded.
-        rotary = module.rotary
-        cos, sin = rotary(inputs(1, tokens, hidden), torch.arange(tokens, device=device)[None])
-        return Workload(
-            module, (inputs(1, tokens, hidden), cos, sin), (inputs(1, tokens, hidden), cos, sin), 1
+        architecture = ARCHITECTURES["llama-3-8b"].with_config(
+            hidden_size=extents.hidden,
+            intermediate_size=extents.llama_intermediate,
+            num_attention_heads=extents.heads,
+            num_key_value_heads=extents.key_value_heads,
         )
+        layer = in_bfloat16(lambda: Layers(architecture, 1), device)
+        hidden_states, others = (inputs(1, tokens, hidden) for _ in range(2))
+        tables = layer.tables(hidden_states)
+        return Workload(layer, (hidden_states, *tables), (others, *tables), 1)
     block = GeluMlp if case.model == "gelu_mlp" else GatedMlp
-    module = parameters(
-        lambda: nn.Sequential(*(block(hidden, extents.intermediate) for _ in range(case.blocks)))
+    module = in_bfloat16(
+        lambda: nn.Sequential(*(block(hidden, extents.intermediate) for _ in range(case.blocks))),
+        device,
     )
     # Inductor merges a product and a residual of rank 2 into `addmm`, for which NVGEMM alone has no
     # candidate and compilation fails. A batch dimension keeps them apart.
