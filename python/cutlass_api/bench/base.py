@@ -27,6 +27,7 @@ class Entry:
     - ``noise``: the relative standard deviation of ``ours / control`` by the turns of both; None
       where the file does not hold them.
     - ``kernel``: of our time.
+    - ``group``: the rows of a group have a mean of their own; empty for most.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Entry:
     torch: float | None
     noise: float | None = None
     kernel: str = ""
+    group: str = ""
 
 
 def deviation(microseconds: float, quartiles: Sequence[float] | None) -> float | None:

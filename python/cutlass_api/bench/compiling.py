@@ -101,7 +101,7 @@ def largest_error(out: Any, expected: Any) -> float:
 def check_error(error: float, limit: float = ERROR_LIMIT) -> None:
     """Raises ArithmeticError for a larger error, and for NaN."""
     if not error <= limit:
-        raise ArithmeticError(f"relative error {error:.3g} exceeds {limit}")
+        raise ArithmeticError(f"relative error {error:.3g} exceeds {limit:.3g}")
 
 
 def failure(error: Exception) -> str:

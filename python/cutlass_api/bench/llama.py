@@ -355,15 +355,12 @@ class Llama(Bench[Row]):
 
     def plot(self, path: Path, document: Document, rows: Sequence[Row]) -> None:
         """Plots the times: for each product one bar a backend. Needs matplotlib."""
-        present = backends(rows)
-        width = 0.8 / max(len(present), 1)
+        bars = [
+            (*BACKENDS[name], [getattr(row, name) or math.nan for row in rows])
+            for name in backends(rows)
+        ]
         with report.figure(path, self.heading(document), (0.4 * len(rows) + 2, 4.8)) as axes:
-            for place, backend in enumerate(present):
-                label, color = BACKENDS[backend]
-                times = [getattr(row, backend) or math.nan for row in rows]
-                offsets = [at + width * (place - (len(present) - 1) / 2) for at in range(len(rows))]
-                axes.bar(offsets, times, width=width, color=color, label=label)
+            report.draw_groups(axes, [row.name for row in rows], bars)
             axes.set_yscale("log")
-            axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=90, fontsize=7)
             axes.set_ylabel("microseconds")
             axes.legend(loc="upper left")

@@ -79,6 +79,18 @@ def draw_bars(
     axes.set_xlabel(axis)
 
 
+def draw_groups(
+    axes: Any, names: Sequence[str], bars: Sequence[tuple[str, str, Sequence[float]]]
+) -> None:
+    """Draws for each name a group of vertical bars, side by side. ``bars``: a label, a color and a
+    height for each name; NaN leaves a gap."""
+    width = 0.8 / max(len(bars), 1)
+    for place, (label, color, heights) in enumerate(bars):
+        offsets = [at + width * (place - (len(bars) - 1) / 2) for at in range(len(names))]
+        axes.bar(offsets, heights, width=width, color=color, label=label)
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+
+
 def write_ratios(path: Path, title: str, ratios: Sequence[tuple[str, float]], axis: str) -> None:
     """Plots ratios by name as bars beside a line at 1. Needs matplotlib."""
     with figure(path, title, (9, 0.25 * len(ratios) + 1.2)) as axes:

@@ -11,10 +11,11 @@ from cutlass_api.bench.gemm import Gemm
 from cutlass_api.bench.ladder import Ladder
 from cutlass_api.bench.latency import Latency
 from cutlass_api.bench.llama import Llama
+from cutlass_api.bench.model import Model
 from cutlass_api.bench.quantize import Quantize
 
 #: The commands of `bench` are made from these, and so is what reads their files.
-BENCHES: tuple[Bench[Any], ...] = (Latency(), Gemm(), Ladder(), Llama(), Quantize())
+BENCHES: tuple[Bench[Any], ...] = (Latency(), Gemm(), Ladder(), Llama(), Model(), Quantize())
 
 
 @dataclass(frozen=True)
