@@ -12,6 +12,8 @@ from cutlass_api.bench import results
 from benchmarks import suite
 
 COLUMNS = 100
+#: The titles of the first table, after that of the section.
+MEANS = ("compared with", "rows", "mean", "least")
 #: Facts of the environment that the page shows, beside variables that begin with CUTLASS_API_.
 FACTS = (*suite.SHARED_FACTS, "Python", "platform", "tuning")
 
@@ -31,27 +33,25 @@ def write(document: dict[str, Any], out: Path) -> None:
 def render(document: dict[str, Any], plots: dict[str, str]) -> str:
     """The page. ``plots``: the address of each section's plot."""
     parsed = suite.parsed(document)
-    slower, uncompared = _slower(document, parsed)
     intro = (
         "Times of Rutlass beside those of torch, on one GPU. A ratio is the time of torch over "
         "ours, that of the kernel that ranks first: above 1, Rutlass is faster. Sections run in "
-        "processes of their own, in which both take turns. `python -m benchmarks all` writes "
-        "this page, and `benchmarks/README.md` describes the columns."
+        "processes of their own, in which both take turns. The last section lists what is slower "
+        "than torch. `python -m benchmarks all` writes this page, and `benchmarks/README.md` "
+        "describes the columns."
     )
     parts = ["# Benchmarks", _wrapped(intro)]
     if document["quick"]:
         note = "The option `--quick` leaves out shapes and methods: these are no figures to report."
         parts.append(_wrapped(note))
+    compared = [
+        (f"{document['sections'][name]['title']}{part}", *cells)
+        for name, found in parsed.items()
+        for part, *cells in _means(found)
+    ]
+    if compared:
+        parts.append(_table(("section", *MEANS), compared, text=("compared with",)))
     parts += [_table(("", "value"), _machine(document)), _fence(*document["commands"])]
-    parts.append("## Slower than torch")
-    if slower:
-        titles = ("product", "section", "torch us", "ours us", "ratio")
-        parts.append(_table(titles, slower, code=titles[:2]))
-    else:
-        parts.append("No row.")
-    if uncompared:
-        parts.append("Without a comparison to torch: " + ", ".join(uncompared) + ".")
-        parts[-1] = _wrapped(parts[-1])
     for name, section in document["sections"].items():
         parts.append(f"## {section['title']}")
         parts.append(_fence(section["command"]))
@@ -66,31 +66,55 @@ def render(document: dict[str, Any], plots: dict[str, str]) -> str:
             parts.append(_table(header, cells, code=("", header[0])))
         elif section["results"] and "product_rates" in section["results"]:
             parts.append(_table(("limit", "measured"), _rates(section["results"])))
+    parts += ["## Slower than torch", *_slower(document, parsed)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def mean(found: results.Results) -> str:
-    """A sentence with the geometric mean of torch's time over ours, or of the control's."""
+def ratios(found: results.Results) -> tuple[str, dict[str, list[float]]]:
+    """What our times are compared with, torch or the control, and by group the ratios of its times
+    over ours."""
     entries = found.entries()
-    compared = [(each.torch, each.ours) for each in entries if each.torch]
-    other = "torch"
-    if not compared:
-        compared = [(each.control, each.ours) for each in entries if each.control]
+    other, compared = "torch", [(each.group, each.torch, each.ours) for each in entries]
+    if not any(theirs for _, theirs, _ in compared):
         other = found.bench.control
-    if not compared:
-        return ""
-    ratios = [theirs / ours for theirs, ours in compared]
-    return (
-        f"Geometric mean of the time of {other} over ours: {statistics.geometric_mean(ratios):.3f} "
-        f"in {len(ratios)} rows, from {min(ratios):.3f} to {max(ratios):.3f}."
+        compared = [(each.group, each.control, each.ours) for each in entries]
+    groups: dict[str, list[float]] = {}
+    for group, theirs, ours in compared:
+        if theirs:
+            groups.setdefault(group, []).append(theirs / ours)
+    return other, groups
+
+
+def mean(found: results.Results) -> str:
+    """Sentences with the geometric mean of torch's time over ours, or of the control's, for each
+    group."""
+    other, groups = ratios(found)
+    return " ".join(
+        f"Geometric mean of the time of {other} over ours{f' with {group}' if group else ''}: "
+        f"{statistics.geometric_mean(each):.3f} in {len(each)} rows, from {min(each):.3f} to "
+        f"{max(each):.3f}."
+        for group, each in groups.items()
     )
 
 
-def _slower(
-    document: dict[str, Any], parsed: dict[str, results.Results]
-) -> tuple[list[tuple[str, ...]], list[str]]:
-    """A row of a table for each row in which torch is faster, the slowest first, and the sections
-    that are not compared, with the reason."""
+def _means(found: results.Results) -> list[tuple[str, ...]]:
+    """A row of the first table for each group, which begins with what follows the title."""
+    other, groups = ratios(found)
+    return [
+        (
+            f", {group}" if group else "",
+            other,
+            str(len(each)),
+            f"{statistics.geometric_mean(each):.3f}",
+            f"{min(each):.3f}",
+        )
+        for group, each in groups.items()
+    ]
+
+
+def _slower(document: dict[str, Any], parsed: dict[str, results.Results]) -> list[str]:
+    """The table of the rows in which torch is faster, the slowest first, and a sentence with the
+    sections that are not compared."""
     found, uncompared = [], []
     for name, section in document["sections"].items():
         entries = parsed[name].entries() if name in parsed else []
@@ -100,11 +124,15 @@ def _slower(
         elif name != "limits" and not any(each.torch for each in entries):
             uncompared.append(f"`{name}` (torch has no counterpart)")
     slower = sorted((each for each in found if each[0] < 1), key=lambda each: each[:2])
-    cells: list[tuple[str, ...]] = [
+    cells = [
         (each.name, name, f"{each.torch:.2f}", f"{each.ours:.2f}", f"{ratio:.3f}")
         for ratio, name, each in slower
     ]
-    return cells, uncompared
+    titles = ("product", "section", "torch us", "ours us", "ratio")
+    parts = [_table(titles, cells, code=titles[:2]) if cells else "No row."]
+    if uncompared:
+        parts.append(_wrapped("Without a comparison to torch: " + ", ".join(uncompared) + "."))
+    return parts
 
 
 def _machine(document: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -144,17 +172,21 @@ def _fence(*lines: str) -> str:
     return "\n".join(["```", *(line.replace("```", "'''") for line in lines), "```"])
 
 
-def _table(header: Sequence[str], cells: Sequence[Sequence[str]], code: Sequence[str] = ()) -> str:
-    """A Markdown table. Columns of numbers are right-aligned; ``code``: titles of columns of names,
-    which are no prose."""
+def _table(
+    header: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    code: Sequence[str] = (),
+    text: Sequence[str] = ("value",),
+) -> str:
+    """A Markdown table. Columns of numbers are right-aligned. ``code``: titles of columns of names,
+    which are no prose; ``text``: of other columns without numbers."""
 
     def cell(text: str, title: str) -> str:
         text = re.sub(r"\s+", " ", text).replace("|", "\\|")
         return f"`{text.replace('`', '')}`" if text and title in code else text
 
     is_number = [
-        at > 0 and title != "" and title not in code and title != "value"
-        for at, title in enumerate(header)
+        at > 0 and title != "" and title not in (*code, *text) for at, title in enumerate(header)
     ]
     lines: list[Sequence[str]] = [header, ["---:" if number else "---" for number in is_number]]
     lines += [[cell(*pair) for pair in zip(line, header, strict=True)] for line in cells]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cutlass_api.bench import llama, results
+from cutlass_api.bench.architectures import ARCHITECTURES
 from cutlass_api.bench.base import Bench
 
 from benchmarks.cases import MODELS
@@ -69,6 +70,12 @@ def _compile(model: str) -> Section:
     return Section(f"compile_{model}", f"torch.compile, {model}", command, quick)
 
 
+def _model(name: str) -> Section:
+    command = f"model {name}"
+    quick = f"{command} --tokens 1 --layers 2 --scheme" if name == "qwen3-0.6b" else None
+    return Section(f"model_{name}", f"Layers of {name}", command, quick)
+
+
 SECTIONS = (
     Section("limits", "Limits of the GPU", "limits", "limits"),
     Section("latency", "Host time of a launch", "latency", "latency"),
@@ -79,6 +86,7 @@ SECTIONS = (
     Section("ladder", "The ladder, float16", "ladder", "ladder"),
     *map(_llama, (*llama.KINDS, *llama.FORMATS)),
     Section("quantize", "Quantization", "quantize", "quantize"),
+    *map(_model, ARCHITECTURES),
     # NVGEMM is a backend of torch, which takes a version that has it.
     *(_compile(model) for model in MODELS if model != "nvgemm"),
 )

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import cutlass_api.__main__
 import torch
-from cutlass_api.bench import gemm, ladder, latency, limits, llama, options, peers, quantize, timing
+from cutlass_api.bench import (
+    gemm,
+    ladder,
+    latency,
+    limits,
+    llama,
+    model,
+    options,
+    peers,
+    quantize,
+    timing,
+)
 
 import benchmarks.__main__
 from benchmarks import cases, tensor_parallel
@@ -95,6 +106,26 @@ LLAMA = [
 ]
 
 
+MODELS = [
+    model.Row(
+        *("qwen3-8b", 1, 8, 0, 2),
+        microseconds={"eager": 400.0, "compiled": 300.0, "ours": 250.0, "int4": 100.0},
+        limits={"eager": 200.0, "compiled": 200.0, "ours": 200.0, "int4": 50.0},
+        compile_seconds={"compiled": 40.0, "ours": 30.0, "int4": 20.0},
+        errors={"compiled": 4e-3, "ours": 3e-3, "int4": 3e-3},
+        turns={"compiled": [290.0, 300.0, 310.0], "ours": [240.0, 250.0, 260.0]},
+    ),
+    model.Row(
+        *("qwen3-8b", 2, 16, 64, 36),
+        microseconds={"eager": 20000.0, "compiled": 8000.0, "ours": 5000.0},
+        limits={"eager": 4000.0, "compiled": 4000.0, "ours": 4000.0, "int4": 1000.0},
+        compile_seconds={"compiled": 400.0, "ours": 300.0},
+        errors={"compiled": 2e-2, "ours": 2e-2},
+        failures={"int4": "RuntimeError: out of memory"},
+    ),
+]
+
+
 def of(rows: list, **others) -> dict:
     """A document with these rows."""
     return {**CONTEXT, **others, "rows": [asdict(row) for row in rows]}
@@ -122,6 +153,7 @@ def results() -> dict[str, dict]:
         "gemm": of(gemm_rows(4, slower={2: 1.4})),
         "ladder": of(ladder.rows(steps, mnk, {}), mnk=mnk, rates=limits.peak_rates(90)),
         "llama": of(LLAMA[:1]),
+        "model": of(MODELS[:1]),
         "quantize": of(quantized, copy_rate=1e12),
         "compile": of(models),
         "tensor_parallel": of(split, ranks=2, extents=(32, 64)),

@@ -22,7 +22,8 @@ BENCHES = {bench.name: bench for bench in suite.BENCHES}
 def test_without_a_gpu_it_says_so(monkeypatch, what: str) -> None:
     is_own = what in ("compile", "tensor_parallel", "all")
     with pytest.raises(SystemExit) as ended:
-        run(monkeypatch, *([] if is_own else ["bench"]), what, device=None)
+        names = ["qwen3-8b"] if what == "model" else []
+        run(monkeypatch, *([] if is_own else ["bench"]), what, *names, device=None)
     assert str(ended.value) == "this benchmark needs a CUDA GPU, but torch finds none"
 
 
