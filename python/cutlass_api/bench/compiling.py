@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 
 from cutlass_api.inductor import _torch as inductor
 
@@ -112,18 +113,21 @@ def failure(error: Exception) -> str:
 
 
 def start_compiler(mode: str, device: str) -> float:
-    """Compiles a small product: torch's first compilation also imports and starts workers. Returns
-    the seconds."""
+    """Compiles a small MLP with a norm: torch's first compilation also imports and starts workers.
+    Returns the seconds."""
     begin = time.perf_counter()
-    function = torch.compile(own_entry(torch.mm, "start"), mode=mode, dynamic=False)
+    options: Any = {"device": device, "dtype": torch.bfloat16}
+    parts = nn.LayerNorm(64, **options), nn.Linear(64, 64, **options), nn.GELU()
+    mlp = nn.Sequential(*parts, nn.Linear(64, 64, **options))
+    function = torch.compile(own_entry(mlp, "start"), mode=mode, dynamic=False)
     with (
         cache_folder(None, "start") as folder,
         own_caches(folder, folder / "triton", None),
         settings(with_ours=False),
     ):
-        a = torch.randn(64, 64, device=device, dtype=torch.bfloat16)
+        x = torch.randn(64, 64, **options)
         for _ in range(3):
-            function(a, a)
+            function(x)
         synchronize(device)
     torch._dynamo.reset()
     return time.perf_counter() - begin
