@@ -262,7 +262,7 @@ class GenerateMeasurement(Measurement):
         compiles: dict[str, Any] = (
             {"disable_compile": True} if method == EAGER else {"compile_config": config}
         )
-        return self._model.generate(
+        out = self._model.generate(
             self._prompt,
             attention_mask=torch.ones_like(self._prompt),
             max_new_tokens=self.case.generated,
@@ -272,6 +272,9 @@ class GenerateMeasurement(Measurement):
             output_logits=True,
             **compiles,
         )
+        if len(out.logits) != self.case.generated:
+            raise RuntimeError(f"generate has ended after {len(out.logits)} tokens")
+        return out
 
     def add(self, method: str) -> None:
         if method == EAGER:
