@@ -22,7 +22,8 @@
 //            stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of an
 //            element. Output strides are free.
 // Grid       SPLIT * ceil(n / TILE_N) * ceil(m / ROWS) * batch CTAs, in clusters of SPLIT: 1
-//            before sm_90.
+//            before sm_90. MIXED without a split: any multiple of ceil(m / ROWS) * batch CTAs, each
+//            of which computes a range of columns, tile by tile (skinny/range.cuh).
 #pragma once
 #include "common/cluster.cuh"
 #include "common/epilogue.cuh"
@@ -32,6 +33,7 @@
 #include "common/types.cuh"
 #include "common/vector.cuh"
 #include "common/widen.cuh"
+#include "skinny/range.cuh"
 #include "skinny/store_sums.cuh"
 #include "skinny/streamed_sums.cuh"
 
@@ -72,14 +74,18 @@ struct SkinnyGemm {
   using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
 
   static constexpr int STAGE_BYTES = TileA::BYTES + bytes_of<B>(TILE_N * TILE_K), BLOCKS = STAGES;
+  // PERSISTENT: stages are filled while slabs are read, and do not overlap them.
+  static constexpr bool PERSISTENT = MIXED && SPLIT == 1;
   // Partial sums in shared memory: a slab of ROWS rows of TILE_N for each of the WARPS_K warps
-  // along K. Four words of padding: the rows 2j, j < 4, that one store of a warp touches, 8 words
-  // each, lie in different banks.
-  static constexpr int SUM_PITCH = TILE_N + 4;
+  // along K. Four words of padding avoid bank conflicts, or the order of words does (sum_offset):
+  // without padding, two CTAs of 32 columns and 96 KiB of stages share a multiprocessor.
+  static constexpr int SUM_PITCH = TILE_N + (PERSISTENT && TILE_N % 32 == 0 ? 0 : 4);
   static constexpr int SLAB_WORDS = ROWS * SUM_PITCH;
   static constexpr int SLAB_BYTES = WARPS_K * SLAB_WORDS * 4;
-  static constexpr int WORK_BYTES =
-      STAGES * STAGE_BYTES > SLAB_BYTES ? STAGES * STAGE_BYTES : SLAB_BYTES;
+  static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
+  static constexpr int WORK_BYTES = PERSISTENT                ? RING_BYTES + SLAB_BYTES
+                                    : RING_BYTES > SLAB_BYTES ? RING_BYTES
+                                                              : SLAB_BYTES;
   // Partial sums from the CTAs of the cluster: ROWS rows of this CTA's OWN_N columns from each.
   // They do not overlap the stages, which this CTA may still read when they arrive.
   static constexpr int OWN_N = TILE_N / SPLIT;
@@ -88,7 +94,7 @@ struct SkinnyGemm {
   // CTAs per multiprocessor: as many as its shared memory (CUDA Programming Guide, "Compute
   // Capabilities"; 1 KB is reserved per CTA) and its 65536 registers allow. Copying through
   // registers needs up to 255 registers per thread for many rows, 128 for few rows, 80 for few rows
-  // and a small tile. MIXED needs up to 128, bytes and 8 rows 80.
+  // and a small tile. MIXED needs up to 128.
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
   static constexpr int SMEM_KB_PER_SM = 99;
 #elif __CUDA_ARCH__ < 900
@@ -97,12 +103,7 @@ struct SkinnyGemm {
   static constexpr int SMEM_KB_PER_SM = 227;
 #endif
   static constexpr int BY_MEMORY = SMEM_KB_PER_SM * 1024 / (SMEM_BYTES + 1024);
-  static constexpr int BY_REGISTERS =
-      MIXED         ? (bits_of<B> == 8 && ROWS == 8 && !Epilogue::B_ZERO ? 3 : 2)
-      : ASYNC       ? 2
-      : ROWS > 16   ? 1
-      : TILE_N > 32 ? 2
-                    : 3;
+  static constexpr int BY_REGISTERS = MIXED || ASYNC ? 2 : ROWS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
   static constexpr int MIN_CTAS = BY_MEMORY < 1              ? 1
                                   : BY_MEMORY < BY_REGISTERS ? BY_MEMORY
                                                              : BY_REGISTERS;
@@ -230,11 +231,59 @@ struct SkinnyGemm {
     }
   };
 
+  // Columns by which ranges of CTAs differ: those of an instruction, or of a scale's tiles.
+  static constexpr int UNIT = Epilogue::B_COLUMNS > 1 ? TILE_N : 16;
+
   using Sums = typename Conditional<
       MIXED, SkinnyStreamedSums<SkinnyGemm>,
       typename Conditional<METHOD == Method::FMA, FmaSums, MmaSums>::Type>::Type;
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
+    if constexpr (PERSISTENT)
+      run_range(params, epilogue);
+    else
+      run_tile(params, epilogue);
+  }
+
+  // The persistent form. The warps' pipelines run on from one tile to the next: while the sums of a
+  // tile are added up and stored, the first K blocks of the next tile are on their way.
+  static __device__ __forceinline__ void run_range(const GemmParams& params, Epilogue& epilogue) {
+    extern __shared__ __align__(1024) unsigned char shared_memory[];
+    ptx::launch_dependent_grids();
+    const auto range = SkinnyRange::of_cta<ROWS, TILE_N, TILE_K, UNIT>(params);
+    const int warp = threadIdx.x / 32, start_n = range.start_n, end_n = range.end_n;
+    Sums sums(warp, params, epilogue, range, ptx::shared_address(shared_memory));
+    prefetch(params, range.batch, start_n, min(end_n, start_n + range.columns), 0, params.k);
+    ptx::wait_for_prior_grids();
+    sums.begin();
+    f32* slabs = reinterpret_cast<f32*>(shared_memory + RING_BYTES);
+#pragma unroll 1
+    for (int n = start_n; n < end_n; n += range.columns) {
+      const int columns = min(range.columns, end_n - n);
+      sums.add(n, columns);
+      __syncthreads();  // the slabs of the last tile have been read
+      sums.store(slabs + warp * SLAB_WORDS);
+      __syncthreads();
+      store_tile(params, epilogue, slabs, range, n, columns);
+    }
+    ptx::copy_async_wait<0>();
+  }
+
+  static __device__ __forceinline__ void store_tile(const GemmParams& params, Epilogue& epilogue,
+                                                    const f32* slabs, const SkinnyRange& range,
+                                                    int start_n, int columns) {
+    const int rows = min(ROWS, params.m - range.start_m);
+#pragma unroll 1
+    for (int index = threadIdx.x; index < rows * (TILE_N / 4); index += THREADS) {
+      const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
+      if (n >= columns) continue;
+      f32 values[4];
+      add_up<WARPS_K>(values, slabs + sum_offset<SUM_PITCH>(m, n), SLAB_WORDS);
+      finish(params, epilogue, values, range.batch, range.start_m + m, start_n + n);
+    }
+  }
+
+  static __device__ __forceinline__ void run_tile(const GemmParams& params, Epilogue& epilogue) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = ptx::shared_address(shared_memory);
     ptx::launch_dependent_grids();
@@ -264,15 +313,19 @@ struct SkinnyGemm {
     const int warp = threadIdx.x / 32;
     Sums sums = [&] {
       if constexpr (MIXED)
-        return Sums(warp, params, epilogue, batch, start_m, start_n, int(start_k),
-                    int(start_k) + k_length, shared);
+        return Sums(warp, params, epilogue,
+                    {batch, start_m, start_n, params.n, int(start_k), int(start_k) + k_length,
+                     TILE_N, blocks},
+                    shared);
       else
         return Sums(warp);
     }();
     if constexpr (MIXED) {
-      if (blockIdx.x < FIRST_WAVE) prefetch(params, batch, start_n, start_k, k_length);
+      if (blockIdx.x < FIRST_WAVE) prefetch(params, batch, start_n, params.n, start_k, k_length);
       ptx::wait_for_prior_grids();
-      sums.add(blocks);
+      sums.begin();
+      sums.add(start_n, params.n - start_n);
+      ptx::copy_async_wait<0>();
     } else {
       CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k,
                        params.a_stride[1], params.a_stride[2], start_m, params.m);
@@ -390,7 +443,7 @@ struct SkinnyGemm {
   // would idle otherwise. Later CTAs find that grid complete.
   static constexpr int FIRST_WAVE = 132 * MIN_CTAS;  // CTAs that an H100 or H200 holds
   static __device__ __forceinline__ void prefetch(const GemmParams& params, int batch, int start_n,
-                                                  long long start_k, int k_left) {
+                                                  int end_n, long long start_k, int k_left) {
     constexpr int LINE = 128, LINES = bytes_of<B>(STAGES * TILE_K) / LINE;  // of a row
     const char* first =
         static_cast<const char*>(params.b) +
@@ -398,7 +451,7 @@ struct SkinnyGemm {
 #pragma unroll 1
     for (int i = threadIdx.x; i < TILE_N * LINES; i += THREADS) {
       const int row = i / LINES, k = i % LINES * (8 * LINE / bits_of<B>);
-      if (start_n + row < params.n && k < k_left)
+      if (start_n + row < end_n && k < k_left)
         ptx::prefetch_to_l2(first + bytes_of<B>(params.b_stride[2] * row + k));
     }
   }

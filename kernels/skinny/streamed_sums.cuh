@@ -1,6 +1,7 @@
 // A warp's sums of a skinny GEMM whose B has codes of 4 bits or bytes, which it converts in
 // registers. Each warp copies what it will multiply to shared memory of its own, STAGES K blocks
-// ahead, and waits for no other.
+// ahead, and waits for no other. The copies run on from one tile of columns to the next: during the
+// last K blocks of a tile, the warp copies the first of the next tile.
 //
 // mma.sync sums over K in any order if both operands agree on it, so that a lane loads 16 bytes at
 // a time. A step is what four lanes load of a row: 128 codes or 64 bytes. Lane 4 g + j has
@@ -20,6 +21,7 @@
 #include "common/types.cuh"
 #include "common/vector.cuh"
 #include "common/widen.cuh"
+#include "skinny/range.cuh"
 #include "skinny/store_sums.cuh"
 
 template <class Gemm> struct SkinnyStreamedSums {
@@ -83,7 +85,26 @@ template <class Gemm> struct SkinnyStreamedSums {
   using Sums = typename Mma::Sums[ROWS / 8];  // of 16 rows of B
   using A = unsigned[ROWS / 8][CHUNKS][4];    // a lane's part of a step
 
+  // A K block of a tile.
+  struct Place {
+    int blocks_left;  // K blocks of the tile, from this one on; none behind the last tile
+    int rows_left;    // of B in the CTA's range, from the lane's first row in the tile on
+
+    // Moves on by a K block. Returns whether the new one is the first of a tile.
+    __device__ __forceinline__ bool advance(const SkinnyRange& range) {
+      if (--blocks_left > 0 || !Gemm::PERSISTENT) return false;
+      rows_left -= range.columns;
+      if (!ptx::any(rows_left > 0)) return false;
+      blocks_left = range.blocks;
+      return true;
+    }
+  };
+
   const Epilogue& epilogue;
+  const SkinnyRange range;
+  // What is copied next, and in the persistent form whose scales are loaded next: the same with one
+  // K block in shared memory.
+  Place copied, loaded;
   // The lane's part of the first rows of A and B that it copies, in the K block that is copied
   // next, and the bytes from there to its next rows.
   const char *source_a, *source_b;
@@ -93,11 +114,10 @@ template <class Gemm> struct SkinnyStreamedSums {
   int scale_stride, zero_stride;  // between a lane's rows
   ptx::CodeMasks masks;
   ptx::WidenWord<Element, typename Conditional<CODES, u8, Code>::Type> widen;
-  int rows_left_a, rows_left;  // of A and of B, from the lane's first row on
-  // Elements of K of this CTA's share, from the warp's part of the K block on that is copied next,
-  // and from the lane's first element of A and of B in it.
-  int k_left, k_left_a, k_left_b;
-  int k_end;
+  int rows_left_a;  // rows of A, from the lane's first row on
+  // Elements of K from the K block behind the last on, none or fewer: from the warp's part of that
+  // block, and from the lane's first element of A and of B in it.
+  int k_behind, k_behind_a, k_behind_b;
   // Shared addresses of the lane's first vector of B: of all, and of the K block that is read next,
   // whose place the next copy takes.
   unsigned first_block, block;
@@ -114,23 +134,24 @@ template <class Gemm> struct SkinnyStreamedSums {
   }
 
   __device__ __forceinline__ SkinnyStreamedSums(int warp, const GemmParams& params,
-                                                const Epilogue& epilogue, int batch, int start_m,
-                                                int start_n, int start_k, int k_end,
+                                                const Epilogue& epilogue, const SkinnyRange& range,
                                                 unsigned shared)
-      : epilogue(epilogue), k_end(k_end), next_scales{}, next_zeros{}, sums{} {
+      : epilogue(epilogue), range(range), next_scales{}, next_zeros{}, sums{} {
+    const int batch = range.batch;
     const int lane = threadIdx.x % 32, row = lane / 4, j = lane % 4;
     constexpr int LANES = 32 / ROWS_AT_ONCE;  // that copy a row of A
-    const int k = start_k + warp * LENGTH, k_of_a = lane % LANES * 8, k_of_b = PER_LOAD * j;
-    k_left = k_end - k;
-    k_left_a = ptx::opaque(k_left - k_of_a);
-    k_left_b = ptx::opaque(k_left - k_of_b);
+    const int k = range.start_k + warp * LENGTH, k_of_a = lane % LANES * 8, k_of_b = PER_LOAD * j;
     const int of_b = OF_A * 512 + lane * 16;
     block = first_block = ptx::opaque(shared + warp * BLOCKS * BLOCK_BYTES + of_b);
     target_a = ptx::opaque(offset_a(lane / LANES, lane % LANES) - of_b);
     part_a = ptx::opaque(offset_a(row, CHUNKS * j) - of_b);
-    const int m = start_m + lane / LANES, n = start_n + row;
+    const int m = range.start_m + lane / LANES, n = range.start_n + row;
+    k_behind = range.k_end - k - range.blocks * TILE_K;
+    k_behind_a = ptx::opaque(k_behind - k_of_a);
+    k_behind_b = ptx::opaque(k_behind - k_of_b);
+    k_behind = ptx::opaque(k_behind);
     rows_left_a = ptx::opaque(params.m - m);
-    rows_left = ptx::opaque(params.n - n);
+    copied = loaded = {range.blocks, int(ptx::opaque(range.end_n - n))};
     source_a = ptx::opaque(
         static_cast<const char*>(params.a) +
         bytes_of<Element>(params.a_stride[0] * batch + params.a_stride[1] * m + (k + k_of_a)));
@@ -158,12 +179,13 @@ template <class Gemm> struct SkinnyStreamedSums {
   }
 
   // Copies 16 rows of a step of the next K block, as a group; with the first of them, the rows of
-  // A. What lies beyond K or N becomes 0. Rows of A beyond M are not copied: their sums are not
-  // stored.
+  // A. What lies beyond K becomes 0. Rows beyond M, and beyond the range's columns, are not copied:
+  // their sums are not stored.
   __device__ __forceinline__ void copy_pair(int step, int pair) {
     const unsigned target = block + step * VECTORS * 512;
+    const int k_left = copied.blocks_left * TILE_K - step * STEP;
     if (pair == 0) {
-      const int valid = valid_bytes<Element>(k_left_a - step * STEP);
+      const int valid = valid_bytes<Element>(k_behind_a + k_left);
 #pragma unroll
       for (int i = 0; i < OF_A; ++i)
         ptx::copy_async_if(
@@ -171,29 +193,34 @@ template <class Gemm> struct SkinnyStreamedSums {
             source_a + static_cast<long long>(stride_a) * i + bytes_of<Element>(step * STEP),
             valid);
     }
-    const int valid = valid_bytes<Code>(k_left_b - step * STEP);
+    const int valid = valid_bytes<Code>(k_behind_b + k_left);
 #pragma unroll
     for (int i = 2 * pair; i < 2 * pair + 2; ++i)
-      ptx::copy_async<16>(
-          target + i * 512,
-          source_b + static_cast<long long>(stride_b) * i + bytes_of<Code>(step * STEP),
-          8 * i < rows_left ? valid : 0);
+      ptx::copy_async_if(
+          8 * i < copied.rows_left, target + i * 512,
+          source_b + static_cast<long long>(stride_b) * i + bytes_of<Code>(step * STEP), valid);
     ptx::copy_async_commit();
   }
 
-  // Loads the scales of 16 rows of a step, in the K block `ahead` K blocks from the one that is
-  // copied next. Those beyond K stay as they are.
-  __device__ __forceinline__ void load_scales(int step, int pair, int ahead) {
+  // The K block whose scales are loaded next.
+  __device__ __forceinline__ Place place_of_scales() const {
+    if constexpr (Gemm::PERSISTENT) return loaded;
+    return {copied.blocks_left + BLOCKS - 1, copied.rows_left};
+  }
+
+  // Loads the scales of 16 rows of a step. Those beyond K stay as they are.
+  __device__ __forceinline__ void load_scales(int step, int pair, const Place& at) {
     if constexpr (SCALED) {
-      const int left = (OF_STEPS ? k_left : k_left_b) - ahead * TILE_K;
+      const int left = (OF_STEPS ? k_behind : k_behind_b) + at.blocks_left * TILE_K;
 #pragma unroll
       for (int part = 0; part < PARTS; ++part) {
         const int place = step * STEP + part * 16;
         const bool present = place < left;
-        const int block = BY_POINTERS ? place / DEPTH : (k_end - left + place) / Epilogue::B_DEPTH;
+        const int block =
+            BY_POINTERS ? place / DEPTH : (range.k_end - left + place) / Epilogue::B_DEPTH;
 #pragma unroll
         for (int i = 2 * pair; i < 2 * pair + 2; ++i) {
-          const bool is_inside = present && 8 * i < rows_left;
+          const bool is_inside = present && 8 * i < at.rows_left;
           ptx::load_if(
               is_inside, next_scales[step][i][part],
               scales + epilogue.b_scale_step() * block + static_cast<long long>(scale_stride) * i);
@@ -206,39 +233,89 @@ template <class Gemm> struct SkinnyStreamedSums {
     }
   }
 
-  __device__ __forceinline__ void advance() {
-    k_left -= TILE_K, k_left_a -= TILE_K, k_left_b -= TILE_K;
+  // Moves on by a K block. Returns whether the new one is the first of a tile.
+  __device__ __forceinline__ bool advance_copies() {
     source_a = ptx::opaque(source_a + bytes_of<Element>(TILE_K));
     source_b = ptx::opaque(source_b + bytes_of<Code>(TILE_K));
     if constexpr (BLOCKS > 1) {
       block += BLOCK_BYTES;
       if (block == first_block + BLOCKS * BLOCK_BYTES) block = first_block;
     }
+    const bool starts_tile = copied.advance(range);
+    if (starts_tile) {
+      const int k = range.blocks * TILE_K;
+      source_a = ptx::opaque(source_a - bytes_of<Element>(k));
+      source_b = ptx::opaque(source_b + static_cast<long long>(stride_b) * (range.columns / 8) -
+                             bytes_of<Code>(k));
+    }
+    return starts_tile;
   }
-  __device__ __forceinline__ void advance_scales() {
-    if constexpr (SCALED && BY_POINTERS) {
-      scales += epilogue.b_scale_step() * (TILE_K / DEPTH);
-      zeros += epilogue.b_zero_step() * (TILE_K / DEPTH);
+  // The same of scales. `starts_tile`: what advance_copies returned.
+  __device__ __forceinline__ void advance_scales(bool starts_tile) {
+    if constexpr (SCALED) {
+      if constexpr (BLOCKS == 1)
+        loaded = copied;
+      else if constexpr (Gemm::PERSISTENT)
+        starts_tile = loaded.advance(range);
+      if constexpr (BY_POINTERS) {
+        const int steps = (starts_tile ? 1 - range.blocks : 1) * (TILE_K / DEPTH);
+        scales += epilogue.b_scale_step() * steps;
+        zeros += epilogue.b_zero_step() * steps;
+      }
+      if (starts_tile) point_to_next_tile(range.end_n - loaded.rows_left);
     }
   }
+  // Moves from the scales of a tile's rows to those of the next tile, where the lane's first row is
+  // n.
+  __device__ __forceinline__ void point_to_next_tile(int n) {
+    const int batch = range.batch, last = n - range.columns;
+    if constexpr (Epilogue::B_COLUMNS == 1) {
+      scales += epilogue.b_scale_stride() * range.columns;
+      zeros += epilogue.b_zero_stride() * range.columns;
+    } else {
+      scales += epilogue.b_scales(batch, n) - epilogue.b_scales(batch, last);
+      zeros += epilogue.b_zeros(batch, n) - epilogue.b_zeros(batch, last);
+    }
+  }
+  // Whether a tile of so many columns has these 16 rows of B. All tiles of a range have the same
+  // number, except that the last may have fewer: a warp that skips rows has no more to copy there.
+  static __device__ __forceinline__ bool has_pair(int pair, int columns) {
+    return !Gemm::PERSISTENT || pair == 0 || 16 * pair < columns;
+  }
 
-  // Adds the products of the CTA's K blocks.
-  __device__ __forceinline__ void add(int blocks) {
+  // Begins with the copies of the first K blocks.
+  __device__ __forceinline__ void begin() {
 #pragma unroll
     for (int step = 0; step < STEPS; ++step)
 #pragma unroll
-      for (int pair = 0; pair < PAIRS; ++pair) load_scales(step, pair, 0);
-    advance_scales();
+      for (int pair = 0; pair < PAIRS; ++pair)
+        if (has_pair(pair, range.columns)) load_scales(step, pair, copied);
+    bool starts_tile = false;
 #pragma unroll 1
     for (int i = 0; i < BLOCKS; ++i) {
 #pragma unroll
       for (int step = 0; step < STEPS; ++step)
 #pragma unroll
-        for (int pair = 0; pair < PAIRS; ++pair) copy_pair(step, pair);
-      advance();
+        for (int pair = 0; pair < PAIRS; ++pair) {
+          if (has_pair(pair, range.columns))
+            copy_pair(step, pair);
+          else
+            ptx::copy_async_commit();  // an empty group
+        }
+      starts_tile = advance_copies();
     }
+    advance_scales(starts_tile);
+  }
+
+  // Adds the products of the next tile: of `columns` columns from start_n on.
+  __device__ __forceinline__ void add(int start_n, int columns) {
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+      for (int j = 0; j < ROWS / 8; ++j) sums[pair][j] = {};
+    if constexpr (AT_END) load_end_scales(start_n, columns);
 #pragma unroll 1
-    for (int i = 0; i < blocks; ++i) {
+    for (int i = 0; i < range.blocks; ++i) {
       if constexpr (IS_POWER) {
         unsigned all = 0;
 #pragma unroll
@@ -246,24 +323,27 @@ template <class Gemm> struct SkinnyStreamedSums {
 #pragma unroll
           for (int row = 0; row < OF_B; ++row) all |= next_scales[step][row][0];
         if (ptx::any(Factor::is_large(all)))
-          add_block<ptx::LargeFactor<Factor>>();
+          add_block<ptx::LargeFactor<Factor>>(columns);
         else
-          add_block<Factor>();
+          add_block<Factor>(columns);
       } else {
-        add_block<Factor>();
+        add_block<Factor>(columns);
       }
     }
-    ptx::copy_async_wait<0>();
   }
 
-  template <class Factor_> __device__ __forceinline__ void add_block() {
+  template <class Factor_> __device__ __forceinline__ void add_block(int columns) {
+    unsigned source = block;
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      unsigned source = block + step * VECTORS * 512;
+    for (int step = 0; step < STEPS; ++step, source += VECTORS * 512) {
       A a;
       Sums sums_of_a = {};
 #pragma unroll
       for (int pair = 0; pair < PAIRS; ++pair) {
+        if (!has_pair(pair, columns)) {
+          ptx::copy_async_commit();
+          continue;
+        }
         ptx::renew(stride_a), ptx::renew(stride_b);
         ptx::renew(scale_stride), ptx::renew(zero_stride);
         ptx::copy_async_wait<PENDING>();
@@ -290,7 +370,7 @@ template <class Gemm> struct SkinnyStreamedSums {
                                    ptx::of_bits<Zero>(next_zeros[step][2 * pair + i][part]));
         }
         copy_pair(step, pair);
-        load_scales(step, pair, 1 - BLOCKS);
+        load_scales(step, pair, place_of_scales());
         if constexpr (OF_STEPS) {
           Sums step_sums = {};
           if constexpr (CONVERTED)
@@ -310,8 +390,7 @@ template <class Gemm> struct SkinnyStreamedSums {
         source += __float_as_uint(sums[pair][0].values[0]) & threadIdx.y;
       }
     }
-    advance();
-    advance_scales();
+    advance_scales(advance_copies());
   }
 
   // Products of unscaled elements of 16 rows.
@@ -391,13 +470,21 @@ template <class Gemm> struct SkinnyStreamedSums {
         }
   }
 
+  // Loads the scales that multiply the sums of a tile, well ahead of their use in store().
+  __device__ __forceinline__ void load_end_scales(int start_n, int columns) {
+    const int row = threadIdx.x % 32 / 4;
+    const Scale* first = epilogue.b_scales(range.batch, start_n + row);
+#pragma unroll
+    for (int i = 0; i < OF_B; ++i)
+      ptx::load_if(row + 8 * i < columns, next_scales[0][i][0],
+                   first + static_cast<long long>(scale_stride) * i);
+  }
+
   __device__ __forceinline__ void store(f32* slab) {
     if constexpr (AT_END) {
 #pragma unroll
       for (int i = 0; i < OF_B; ++i) {
-        const f32 scale = 8 * i < rows_left
-                              ? f32(decode(scales[static_cast<long long>(scale_stride) * i]))
-                              : 0.0f;
+        const f32 scale = f32(decode(ptx::of_bits<Scale>(next_scales[0][i][0])));
 #pragma unroll
         for (int j = 0; j < ROWS / 8; ++j)
 #pragma unroll

@@ -66,6 +66,11 @@ def test_weights_of_4_bits(shape, is_thorough):
     assert launches(f"check({shape}, {is_thorough})", module="emulation_codes")[0] > 20
 
 
+def test_persistent_ranges_of_columns():
+    counts = launches("ranges((5, 200, 1312))", "ranges_of_batches()", module="emulation_codes")
+    assert counts[0] > 40 and counts[1] > 10, counts
+
+
 def test_the_stand_in_forgets_the_tensor_described_longest_ago():
     """It has room for 64 tensors. Here 68 have been described, the first of 60 twice."""
     script = """

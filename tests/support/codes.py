@@ -7,7 +7,7 @@ from typing import NamedTuple
 import cutlass_api
 import torch
 from cutlass_api import quantize
-from cutlass_api.arguments import GemmArguments
+from cutlass_api.arguments import GemmArguments, PerformanceControls
 from cutlass_api.weights import NVFP4, Float8, UInt4, Weight
 from cutlass_api.weights._formats import Format
 
@@ -127,14 +127,15 @@ class Product(NamedTuple):
         )
 
 
-def product(case: Case, m: int, n: int, k: int) -> Product:
+def product(case: Case, m: int, n: int, k: int, free_multiprocessors: int = 0) -> Product:
     weight = case.make(n, k)
     x = torch.randn(m, k).to(case.wide)
     products = (x.double() @ matrix.t() for matrix in matrices(weight, case.wide))
     expected = [each.to(memory.DEVICE) for each in products]
     out = torch.empty(m, n, dtype=case.out, device=memory.DEVICE)
     x, weight = x.to(memory.DEVICE), weight.to(memory.DEVICE).repack()
-    args = GemmArguments(x, weight, out, F32)
+    controls = PerformanceControls(free_multiprocessors=free_multiprocessors)
+    args = GemmArguments(x, weight, out, F32, performance=controls)
     return Product(args, case.slack, out, expected)
 
 

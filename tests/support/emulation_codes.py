@@ -1,7 +1,14 @@
-"""As emulation.py: products by weights of 4 bits."""
+"""As emulation.py: products by weights of 4 and 8 bits."""
+
+from collections.abc import Iterator
+
+import cutlass_api
+import torch
+from cutlass_api.arguments import GemmArguments, PerformanceControls
 
 from support import codes
 from support.emulation import finish
+from support.properties import family_of
 
 
 def check(shape: tuple[int, int, int], is_thorough: bool) -> None:
@@ -10,3 +17,55 @@ def check(shape: tuple[int, int, int], is_thorough: bool) -> None:
     for at, name in enumerate(codes.CASES):
         failures += codes.failures_of(name, shape, at, 1 if is_thorough and at == 0 else 12)
     finish(failures)
+
+
+#: Multiprocessors of the simulated device, and those that persistent kernels leave free.
+MULTIPROCESSORS = 132
+ALL_BUT_ONE, ALL_BUT_SIX = MULTIPROCESSORS - 1, MULTIPROCESSORS - 6
+
+
+def ranges(shape: tuple[int, int, int]) -> None:
+    """Persistent CTAs of several tiles each: some kernels of each case on one multiprocessor. The
+    bits are those of CTAs of a tile each, on all multiprocessors.
+    """
+    failures = []
+    for at, name in enumerate(codes.CASES):
+        torch.manual_seed(at)
+        few = codes.product(codes.CASES[name], *shape, free_multiprocessors=ALL_BUT_ONE)
+        out = torch.empty_like(few.out)
+        many = GemmArguments(few.args.A, few.args.B, out, "float32")
+        found = cutlass_api.get_kernels(few.args)
+        kernels = [kernel for kernel in found if family_of(kernel) == "skinny"]
+        for kernel in kernels[at % 6 :: 6]:
+            few.out.fill_(torch.nan)
+            kernel.run(few.args)
+            out.fill_(torch.nan)
+            kernel.run(many)
+            if not few.is_right():
+                failures.append(f"{kernel.metadata.kernel_name}, {name}, {shape}")
+            elif not torch.equal(few.out, out):
+                failures.append(f"{kernel.metadata.kernel_name}, {name}: other bits")
+    finish(failures)
+
+
+def ranges_of_batches() -> None:
+    """Batches of weights of 8 bits: several CTAs for each matrix, one each, or fewer slots than
+    matrices.
+    """
+    finish([failure for free in (0, ALL_BUT_SIX, ALL_BUT_ONE) for failure in batches(free)])
+
+
+def batches(free: int) -> Iterator[str]:
+    x = torch.randint(-9, 10, (3, 5, 1056)).half()
+    w = torch.randint(-9, 10, (3, 100, 1056)).to(torch.int8)
+    out = torch.empty(3, 5, 100).half()
+    controls = PerformanceControls(free_multiprocessors=free)
+    args = GemmArguments(x, w.mT, out, "float32", performance=controls)
+    expected = (x.double() @ w.double().mT).half()
+    kernels = [each for each in cutlass_api.get_kernels(args) if family_of(each) == "skinny"]
+    assert kernels, "no kernel"
+    for kernel in kernels[free % 2 :: 2]:
+        out.fill_(torch.nan)
+        kernel.run(args)
+        if not torch.equal(out, expected):
+            yield f"{kernel.metadata.kernel_name}, {free} multiprocessors are free"

@@ -3,7 +3,7 @@
 //!
 //! Fitted to timings on an H100 (up to 16 rows, float16, 16-byte aligned) with a root mean square
 //! error of 5 %. Estimates for other alignments and for FMA are off by up to 20 %. Mixed products
-//! have factors of their own, with an error of 10 %.
+//! have factors of their own, with an error of 10 % where a CTA computes one tile.
 
 use super::query::{CostQuery, Estimate};
 use crate::kernel::family::Family;
@@ -23,7 +23,7 @@ const FITTED_SPLIT: f64 = 1.7e-6;
 const CTA_OVERHEAD: f64 = 1.2e-6;
 
 /// Times of mixed products, fitted to those of 8 matrices in 6 formats on an H200 with 1, 4 and 16
-/// rows: the kernel that ranks first takes 1.02 of the time of the fastest in the mean.
+/// rows, in CTAs of one tile.
 struct FittedMixed {
     /// Seconds of a launch, of each further round of CTAs, of a split, and of a load's latency.
     launch: f64,
@@ -57,6 +57,10 @@ const FITTED_BYTES: FittedMixed = FittedMixed {
     narrow: 0.039,
 };
 
+/// Assumed: seconds of each further tile of a persistent CTA, for the barriers and the sums of its
+/// warps. The SM's other CTA computes meanwhile.
+const TILE_OVERHEAD: f64 = 0.25e-6;
+
 /// Fitted: the time of a byte of the narrow operand, which comes from the L2 cache, over that of a
 /// byte of the wide operand.
 const FITTED_NARROW: f64 = 0.05;
@@ -75,6 +79,9 @@ fn fitted_load_penalty(config: &Skinny) -> f64 {
 }
 
 pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+    if config.is_persistent(types) {
+        return estimate_persistent(config, types, ctas_per_sm, query);
+    }
     let framed = config.framed(query.problem);
     let [narrow, element] = config.operand_types(types).map(DType::width);
     let [tile_n, tile_k] = config.tile.map(f64::from);
@@ -126,5 +133,50 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
         cache_seconds: busiest,
         launch_seconds: launch,
         total_seconds: launch + memory.max(busiest).max(arithmetic),
+    }
+}
+
+/// Persistent CTAs of mixed products, whose shares of the columns are nearly equal.
+fn estimate_persistent(
+    config: &Skinny,
+    types: Types,
+    ctas_per_sm: u32,
+    query: &CostQuery,
+) -> Estimate {
+    let framed = config.framed(query.problem);
+    let [narrow, element] = config.operand_types(types).map(DType::width);
+    let fitted = if element < 1.0 { FITTED_CODES } else { FITTED_BYTES };
+    let [tile_n, tile_k] = config.tile.map(f64::from);
+    let blocks = (framed.k() as f64 / tile_k).ceil();
+    let slots = query.target.multiprocessors * ctas_per_sm;
+    let ranges = config.ranges(&framed, slots);
+    let (units, of_strip) = (ranges.units, ranges.of_strip);
+    // The first CTAs, which have a unit more, are spread over the SMs.
+    let most = (ranges.ctas() as f64 / query.sms()).ceil();
+    let longer = ((ranges.strips * (units % of_strip)) as f64 / query.sms()).ceil().min(most);
+    let columns = (most * (units / of_strip) as f64 + longer) * Skinny::UNIT as f64;
+    let resident = most.min(f64::from(ctas_per_sm));
+    let rounds = (most / f64::from(ctas_per_sm)).ceil();
+    let tiles = ((ranges.longest() * Skinny::UNIT) as f64 / tile_n).ceil();
+    let columns_of_tile = (ranges.longest() as f64 / tiles).ceil() * Skinny::UNIT as f64;
+
+    let column_bytes = element * blocks * tile_k;
+    let narrow_bytes = most * tiles * f64::from(config.rows) * narrow * blocks * tile_k;
+    let rate = fitted.sm_rate * if resident == 1.0 { fitted.alone } else { 1.0 };
+    let conversion = (columns * column_bytes + fitted.narrow * narrow_bytes) / rate;
+    let ahead = f64::from(config.stages).min((blocks * tiles).max(1.0));
+    let in_flight = resident * ahead * columns_of_tile * tile_k * element;
+    let busiest = conversion.max(columns * column_bytes / in_flight * fitted.latency);
+    let all_columns = (ranges.strips * units * Skinny::UNIT) as f64;
+    let memory = all_columns * column_bytes / (FITTED_MEMORY_RATE * query.scale.memory);
+    let launch = fitted.launch + (tiles * rounds - 1.0) * TILE_OVERHEAD;
+    Estimate {
+        waves: rounds,
+        bytes: query.bytes,
+        arithmetic_seconds: 0.0,
+        memory_seconds: memory,
+        cache_seconds: busiest,
+        launch_seconds: launch,
+        total_seconds: launch + memory.max(busiest),
     }
 }

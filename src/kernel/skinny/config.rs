@@ -1,7 +1,7 @@
 //! A configuration of the family.
 
 use crate::kernel::layout::Major;
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 use crate::operand::DType;
 use crate::problem::GemmProblem;
 
@@ -96,8 +96,53 @@ impl Skinny {
         u64::from(self.split) * strips * columns * framed.batch() as u64
     }
 
+    /// Whether each CTA computes a range of columns, tile by tile: products of converted weights,
+    /// without a split.
+    pub fn is_persistent(&self, types: Types) -> bool {
+        types.class() == ProductClass::Mixed && self.split == 1
+    }
+
+    /// How the CTAs of a persistent kernel divide the columns. `slots`: CTAs that run at once.
+    pub fn ranges(&self, framed: &GemmProblem, slots: u32) -> Ranges {
+        let strips = (framed.m() as u64).div_ceil(u64::from(self.rows)).max(1);
+        let strips = strips * framed.batch() as u64;
+        let columns = framed.n() as u64;
+        let units = columns.div_ceil(Skinny::UNIT).max(1);
+        // The CTAs of many strips take several rounds anyway, and short ones end together.
+        let of_strip = match u64::from(slots) / strips.max(1) {
+            several @ 4.. => several,
+            _ => columns.div_ceil(u64::from(self.tile[0])),
+        };
+        Ranges { strips, of_strip: of_strip.clamp(1, units), units }
+    }
+
+    /// Columns by which the ranges of persistent CTAs differ at most.
+    pub const UNIT: u64 = 16;
+
     /// Neighbouring columns that the program passes to its epilogue at a time.
     pub const COLUMNS_OF_CALL: u64 = 4;
+}
+
+/// How the CTAs of a persistent kernel divide the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranges {
+    /// Blocks of rows of all matrices of the batch.
+    pub strips: u64,
+    /// CTAs of a strip, among which its columns are divided.
+    pub of_strip: u64,
+    /// Units of columns of a strip. The ranges of two CTAs differ by one unit at most.
+    pub units: u64,
+}
+
+impl Ranges {
+    pub fn ctas(&self) -> u64 {
+        self.strips * self.of_strip
+    }
+
+    /// Units of the longest range.
+    pub fn longest(&self) -> u64 {
+        self.units.div_ceil(self.of_strip)
+    }
 }
 
 /// Whether the narrow and the wide operand are K-major.

@@ -116,7 +116,8 @@ impl Family for Skinny {
 
     /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B, or in the same
     /// memory the sums of the warps that share columns, each row padded by four words; then the
-    /// partial sums received from the other CTAs of a cluster.
+    /// partial sums received from the other CTAs of a cluster. Persistent kernels have sums and
+    /// stages at the same time.
     fn shared_bytes(&self, types: Types) -> u32 {
         let [n, k] = self.tile;
         let [narrow, wide] = self.operand_types(types);
@@ -130,24 +131,18 @@ impl Family for Skinny {
         };
         let rows = self.rows.max(least).max(Skinny::THREADS * 16 / (k * size));
         let pipeline = self.stages * (rows * size * k + n * k * wide.bits() / 8);
-        let sums = Skinny::WARPS / self.warps_n * self.rows * (n + 4) * 4;
+        // Rows of 32 words need no padding against bank conflicts.
+        let padding = if self.is_persistent(types) && n.is_multiple_of(32) { 0 } else { 4 };
+        let sums = Skinny::WARPS / self.warps_n * self.rows * (n + padding) * 4;
         let received = if self.split > 1 { self.rows * n * 4 } else { 0 };
-        pipeline.max(sums) + received
+        match self.is_persistent(types) {
+            true => pipeline + sums,
+            false => pipeline.max(sums) + received,
+        }
     }
 
-    /// CTAs that an SM holds, limited by shared memory and by the registers that NVRTC allocates.
     fn ctas_per_sm(&self, types: Types) -> u32 {
-        let [narrow, wide] = self.operand_types(types);
-        let by_registers = match (self.align >= 4, self.rows, self.tile[0]) {
-            (_, 8, _) if narrow != wide && narrow.is_whole() && wide.is_whole() => 3,
-            _ if narrow != wide => 2,
-            (true, ..) => 3,
-            (false, 17.., _) => 1,
-            (false, _, 33..) => 2,
-            _ => 3,
-        };
-        let shared = Target::H100.shared_bytes_per_cta;
-        (shared / (self.shared_bytes(types) + 1024)).clamp(1, by_registers)
+        self.ctas_per_sm_of(types, &Target::H100)
     }
 
     fn partials(&self, _types: Types, framed: &GemmProblem) -> Partials {
@@ -158,8 +153,15 @@ impl Family for Skinny {
         request.gemm(|problem, _offsets| {
             let (types, target) = (request.types, request.target);
             let framed = self.framed(problem);
-            let ctas = self.ctas(&framed);
             let ctas_per_sm = self.ctas_per_sm(types);
+            let ctas = match self.is_persistent(types) {
+                true => {
+                    let multiprocessors = problem.multiprocessors(target.multiprocessors);
+                    let slots = multiprocessors * self.ctas_per_sm_of(types, &target);
+                    self.ranges(&framed, slots).ctas()
+                }
+                false => self.ctas(&framed),
+            };
             let params = Params::Gemm(GemmParams::new(&framed, None));
             Launch {
                 cluster: self.split,
@@ -194,5 +196,20 @@ impl Family for Skinny {
         );
         let launch = [Skinny::THREADS, self.shared_bytes(types)];
         Some(ProgramParts::gemm("skinny.cuh", name, work, launch))
+    }
+}
+
+impl Skinny {
+    /// CTAs that an SM holds, limited by shared memory and by the registers that NVRTC allocates.
+    fn ctas_per_sm_of(&self, types: Types, target: &Target) -> u32 {
+        let [narrow, wide] = self.operand_types(types);
+        let by_registers = match (self.align >= 4, self.rows, self.tile[0]) {
+            _ if narrow != wide => 2,
+            (true, ..) => 3,
+            (false, 17.., _) => 1,
+            (false, _, 33..) => 2,
+            _ => 3,
+        };
+        (target.shared_bytes_per_cta / (self.shared_bytes(types) + 1024)).clamp(1, by_registers)
     }
 }

@@ -110,3 +110,59 @@ fn skinny_kernels_fit_the_chips_that_they_run_on() {
         }
     }
 }
+
+/// A row of bfloat16 by weights of this type.
+fn mixed(weights: DType, n: i64, free_multiprocessors: u32) -> GemmProblem {
+    let plain = product(Bf16, 1, n, 4096, TNT);
+    let options = ProblemOptions { free_multiprocessors, ..plain.options };
+    GemmProblem { b: View { dtype: weights, ..plain.b }, options, ..plain }
+}
+
+#[test]
+fn persistent_kernels_fill_the_chip_once() {
+    for weights in [DType::I4, DType::I8] {
+        let mut persistent = 0;
+        for kernel in all() {
+            let Design::Skinny(config) = kernel.design else { continue };
+            if [kernel.types.a, kernel.types.b] != [Bf16, weights] {
+                continue;
+            }
+            let ctas = |n, free| launch_of(kernel, &Problem::Gemm(mixed(weights, n, free))).grid;
+            if config.split > 1 {
+                assert_eq!(ctas(28672, 100), config.split * 28672u32.div_ceil(config.tile[0]));
+                continue;
+            }
+            let slots = |multiprocessors| multiprocessors * kernel.ctas_per_sm();
+            assert_eq!(ctas(28672, 0), slots(132), "{kernel}");
+            assert_eq!(ctas(28672, 100), slots(32), "{kernel}");
+            assert_eq!(ctas(1001, 0), 1001u32.div_ceil(16), "{kernel}");
+            persistent += 1;
+        }
+        assert!(persistent > 4, "{persistent}");
+    }
+}
+
+#[test]
+fn ranges_divide_few_matrices_evenly_and_many_by_tiles() {
+    let config = all().iter().find_map(|kernel| match kernel.design {
+        Design::Skinny(config) if config.is_persistent(kernel.types) => Some(config),
+        _ => None,
+    });
+    let config = Skinny { tile: [64, 1024], rows: 8, ..config.expect("there are kernels") };
+    let ranges = |batch: i64| {
+        let stacked =
+            |view: View| View { rank: 3, shape: [batch, view.shape[1], view.shape[2]], ..view };
+        let GemmProblem { a, b, out, .. } = mixed(DType::I8, 1000, 0);
+        let problem = GemmProblem {
+            a: stacked(a),
+            b: stacked(b),
+            out: stacked(out),
+            ..mixed(DType::I8, 1000, 0)
+        };
+        let ranges = config.ranges(&problem, 264);
+        (ranges.ctas(), ranges.longest())
+    };
+    assert_eq!(ranges(1), (63, 1));
+    assert_eq!(ranges(5), (5 * 52, 2));
+    assert_eq!(ranges(100), (100 * 16, 4));
+}
