@@ -23,7 +23,7 @@ from torch._inductor import utils as inductor_utils
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder, joint_graph_passes
 from torch._inductor.fx_passes.post_grad import post_grad_passes
 from torch._inductor.graph import GraphLowering
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.traceback import preserve_node_meta
+from torch.utils._python_dispatch import TorchDispatchMode
 
 PROPERTIES = SimpleNamespace(
     name="NVIDIA H100 80GB HBM3",
@@ -52,6 +53,16 @@ FUSION_TIMINGS = next(
     for name in ("benchmark_template_fusion", "benchmark_epilogue_fusion")
     if hasattr(config, name)
 )
+
+
+class ConstantsOnTheCPU(TorchDispatchMode):
+    """Creates on the CPU the constants that Inductor folds."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") is not None:
+            kwargs["device"] = torch.device("cpu")
+        return function(*args, **kwargs)
 
 
 @dataclass
@@ -84,6 +95,11 @@ def pretended_h100(
         }
 
     add_tensor_constant = GraphLowering.add_tensor_constant
+    fold = UniformValueConstantFolder.run
+
+    def folded_on_the_cpu(folder: Any, *args: Any, **kwargs: Any) -> Any:
+        with ConstantsOnTheCPU():
+            return fold(folder, *args, **kwargs)
 
     def constant_of_gpu(graph: Any, *args: Any) -> Any:
         box = add_tensor_constant(graph, *args)
@@ -94,9 +110,11 @@ def pretended_h100(
         for target, name, value in [
             (torch.cuda, "get_device_properties", lambda *_: PROPERTIES),
             (CudaInterface, "get_device_properties", staticmethod(lambda *_: PROPERTIES)),
+            (torch.cuda, "current_device", lambda: 0),
             (inductor_utils, "is_big_gpu", lambda *_: True),
             (AlgorithmSelectorCache, "benchmark_in_current_process", classmethod(timings)),
             (GraphLowering, "add_tensor_constant", constant_of_gpu),
+            (UniformValueConstantFolder, "run", folded_on_the_cpu),
         ]:
             stack.enter_context(mock.patch.object(target, name, value))
         # Triton reports itself as missing without a GPU, and has no active driver.
@@ -131,7 +149,7 @@ def lower(
     constants: the places of inputs that are frozen, as real tensors of the CPU. patches: Inductor's
     settings. C++ is not generated: it contains compiled Triton kernels."""
     mode = FakeTensorMode(allow_non_fake_inputs=bool(constants), shape_env=ShapeEnv())
-    traced, fakes = _trace(function, inputs, mode, patches)
+    traced, fakes = trace(function, inputs, mode, patches)
     placeholders = traced.graph.find_nodes(op="placeholder")
 
     def fake_constant(_mode: Any, value: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -148,7 +166,7 @@ def lower(
         placeholders[at].replace_all_uses_with(constant)
         traced.graph.erase_node(placeholders[at])
     fakes = [fake for at, fake in enumerate(fakes) if at not in constants]
-    return _lower_graph(traced, fakes, mode, prefers, patches, ahead_of_time=ahead_of_time)
+    return lower_graph(traced, fakes, mode, prefers, patches, ahead_of_time=ahead_of_time)
 
 
 def compiled(
@@ -166,15 +184,15 @@ def compiled(
             node.meta["example_value"] for node in captured.graph.nodes if node.op == "placeholder"
         ]
         mode = TracingContext.get().fake_mode
-        traced, fakes = _trace(torch.fx.Interpreter(captured).run, inputs, mode, {})
-        graphs.append(_lower_graph(traced, fakes, mode, prefers, {}))
+        traced, fakes = trace(torch.fx.Interpreter(captured).run, inputs, mode, {})
+        graphs.append(lower_graph(traced, fakes, mode, prefers, {}))
         return lambda *values: (run_on_the_cpu(graphs[-1], values) if runs else None,)
 
     torch.compiler.reset()
     return torch.compile(function, backend=backend), graphs
 
 
-def _trace(
+def trace(
     function: Callable[..., Any], inputs: Sequence[Any], mode: FakeTensorMode, patches: Any
 ) -> tuple[Any, list[Any]]:
     """The graph of a function of CUDA tensors like these, and the FakeTensors."""
@@ -216,8 +234,8 @@ def lower_training(
         out.backward(torch.empty_like(out))
     forward, backward = graphs
     return [
-        _lower_graph(*forward, mode, prefers, {}, is_inference=False),
-        _lower_graph(*backward, mode, prefers, {}, is_inference=False, is_backward=True),
+        lower_graph(*forward, mode, prefers, {}, is_inference=False),
+        lower_graph(*backward, mode, prefers, {}, is_inference=False, is_backward=True),
     ]
 
 
@@ -226,7 +244,7 @@ def like_on_gpu(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
 
 
-def _lower_graph(
+def lower_graph(
     traced: Any,
     fakes: Sequence[Any],
     mode: FakeTensorMode,
@@ -243,6 +261,7 @@ def _lower_graph(
         pretended_h100(choices, prefers, **patches),
         V.set_fake_mode(mode),
         V.set_aot_compilation(ahead_of_time),
+        V.set_debug_handler(DebugContext()),
     ):
         if not is_backward:  # AOTAutograd runs these on the joint graph
             joint_graph_passes(traced)
@@ -256,7 +275,7 @@ def _lower_graph(
             is_inference=is_inference,
             is_backward=is_backward,
         )
-        with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
+        with V.set_graph_handler(graph):
             graph.run(*fakes)
             code = "" if graph.cpp_wrapper else graph.codegen()[0].value
     return Lowered(traced.graph, code, choices, dict(graph.constants))

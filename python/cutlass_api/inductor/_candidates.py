@@ -25,6 +25,9 @@ from cutlass_api.ops import _epilogues, _quantized_linear, _scales
 from cutlass_api.ops._library import rows_of
 from cutlass_api.ops._linear import bias_of_rows, matrix
 
+#: The key in a node's metadata of the choice that was the fastest when the node was lowered.
+WINNER = "cutlass_api_winner"
+
 #: out = beta * C + alpha * (A @ B), and the same for alpha = beta = 1.
 ADDMM = "def epilogue(accum, C):\n    D = accum + C\n    return D\n"
 SCALED_ADDMM = (
@@ -136,6 +139,10 @@ class Caller(ExternKernelCaller):
         self.description = kwargs.get("kernel") or "chosen by shape"
         if isinstance(self.bmreq, ExternKernelGPUBenchmarkRequest):
             self.bmreq.__class__ = BenchmarkRequest
+
+    def output_node(self) -> Any:
+        V.graph.current_node.meta[WINNER] = self
+        return super().output_node()
 
     def precompile(self) -> None:
         """Compiles the kernel, which Inductor does for all choices in parallel."""

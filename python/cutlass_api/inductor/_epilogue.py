@@ -202,9 +202,9 @@ class Epilogue:
         self.lines.append(f"{name} = {expression}")
         return name
 
-    def replace(self, graph: fx.Graph, partly: fx.GraphModule | None) -> None:
-        """Puts the operator in place of the region. partly: the region with the epilogue fused into
-        one of its two products, a further alternative to the operator."""
+    def replace(self, graph: fx.Graph, partly: fx.GraphModule | None = None) -> fx.Node:
+        """Puts the operator in place of the region, and returns its node. partly: the region with
+        the epilogue fused into one of its two products, a further alternative to the operator."""
         product, last = self.region.product, self.last
         factors = product.args[-2:]
         operands = []
@@ -231,6 +231,7 @@ class Epilogue:
         last.replace_all_uses_with(result)
         for node in reversed(self.region.inside):
             graph.erase_node(node)
+        return fused
 
     def replaced(self) -> fx.GraphModule:
         """The region as a function of the factors and the operands, without its reshapes: each

@@ -1,39 +1,34 @@
 """A post-grad pass: pointwise operations behind a product become one operator with an epilogue, and
 products for which Inductor's handler offers no choices an operator of ours (`_products`).
 
-The pass only proposes. The operator's lowering (`_lowering`) lets Inductor time the fused kernels
-beside the operations that they replace, and keeps what is faster.
+The pass proposes operators in a copy of the graph. In a trial of each (`_trials`), Inductor times
+our kernels beside the operations that they replace. Only operators that are faster replace
+operations of the graph itself. The others are compiled with what stands around them as without us.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from cutlass_api._dtypes import FLOATS, HALF
-from cutlass_api.inductor import Options
-from cutlass_api.inductor._epilogue import (
-    Epilogue,
-    Region,
-    flattened,
-    is_pointwise,
-    is_unflattened,
-)
-from cutlass_api.inductor._nodes import RESHAPES, has_hints, is_known_as, is_static, value_of
+from cutlass_api.inductor import Options, _lowering, _packed
+from cutlass_api.inductor import _candidates as ours
+from cutlass_api.inductor._epilogue import Epilogue, Region
+from cutlass_api.inductor._nodes import CAST, copied, is_call, origin_of
 from cutlass_api.inductor._options import identity, options_in_force
 from cutlass_api.inductor._products import (
-    decompose_again,
+    MIXED,
     is_product,
-    is_vector_product,
     needs_epilogue,
     replace_mixed,
     replace_unhandled,
-    restore_vector_products,
+    restore_vector_product,
 )
+from cutlass_api.inductor._regions import fitting, grown, partly_replaced, seconds, served
 from cutlass_api.inductor._torch import CustomGraphPass, V, autotunes, config
-
-aten = torch.ops.aten
+from cutlass_api.inductor._trials import Trial, is_partly
 
 
 class ProductPass(CustomGraphPass):
@@ -62,23 +57,13 @@ class ProductPass(CustomGraphPass):
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
             return
         # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
-        fuses = options.fuse and not config.emulate_precision_casts
-        if fuses:
-            restore_vector_products(graph)
-        for node in list(graph.nodes):
-            if node._erased:  # the second product of a region
-                continue
-            if replace_unhandled(graph, node):
-                continue
-            node = replace_mixed(graph, node)
-            if not is_product(node):
-                continue
-            if fuses:
-                _fuse(graph, node)
-            elif needs_epilogue(node):
-                _fuse_region(graph, Region(node, None, [node]))
-            if not node._erased and is_vector_product(node):
-                decompose_again(graph, node)
+        proposals = _proposals(copied(graph), options.fuse and not config.emulate_precision_casts)
+        for proposal in proposals:
+            accepted = proposal.decided()
+            if accepted is not None:
+                accepted.apply(graph)
+        for node in graph.nodes:
+            _packed.mark_constant(graph, node)
 
     def uuid(self) -> Any:
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
@@ -95,134 +80,131 @@ class ProductPass(CustomGraphPass):
         return None if None in earlier else (*own, *earlier)
 
 
-def _fuse(graph: fx.Graph, product: fx.Node) -> None:
-    for second in _seconds(product):
-        if _fuse_region(graph, _grow(product, second)):
-            return
-    _fuse_region(graph, _grow(product))
+@dataclass
+class Proposal:
+    """An operator of ours in a copy of the graph, and what it replaces in the graph itself."""
 
+    trial: Trial
+    #: The original of the product.
+    product: fx.Node
+    #: Of an operator with an epilogue: the region in the copy.
+    region: Region | None = None
+    #: Of two products: the operator with the epilogue of one of them.
+    partly: "Proposal | None" = None
+    #: The description of the fastest kernel.
+    kernel: str = field(default="", init=False)
 
-def _fuse_region(graph: fx.Graph, region: Region) -> bool:
-    """Replaces the products and as much of the region as an epilogue computes. Returns whether it
-    did. A product without further operations stays, unless it needs an epilogue itself."""
-    least = 1 if needs_epilogue(region.product) else 2
-    while len(region.inside) >= least and (region.second is None or region.second in region.inside):
-        if _ends_well(region):
-            epilogue = Epilogue(region)
-            if epilogue.is_complete and epilogue.has_arithmetic and epilogue.has_products:
-                epilogue.replace(graph, _partly_replaced(epilogue))
-                return True
-        region.inside.pop()
-    return False
-
-
-def _partly_replaced(epilogue: Epilogue) -> fx.GraphModule | None:
-    """The region of two products with the epilogue fused into one of them; None for one product."""
-    region = epilogue.region
-    if region.second is None or is_vector_product(region.product):
+    def decided(self) -> "Proposal | None":
+        """What is faster than the operations that it replaces: this operator, or that of one
+        product. None if nothing is."""
+        winner = self.trial.winner()
+        if isinstance(winner, ours.Caller):
+            self.kernel = winner.description
+            return self
+        if self.partly is not None and is_partly(winner):
+            return self.partly.decided()
         return None
-    graph = epilogue.replaced().graph
-    product = next(node for node in graph.nodes if node.op == "call_function")
-    _fuse_region(graph, _grow(product))
-    return fx.GraphModule(torch.nn.Module(), graph)
+
+    def apply(self, graph: fx.Graph) -> None:
+        """Replaces the operations in the graph."""
+        if self.region is None:
+            product = self.product
+            node = replace_unhandled(graph, product) or _as_proposed(graph, product)
+        else:
+            epilogue = served(_original(graph, self.region))
+            if epilogue is None:
+                return
+            node = epilogue.replace(graph)
+        node.meta[_lowering.CHOSEN] = self.kernel
 
 
-def _seconds(product: fx.Node) -> list[fx.Node]:
-    """The products that a kernel of two matrices B may compute together with this one: of the same
-    first factor, and a second factor of the same shape, dtype and strides."""
-    plain = (aten.mm.default, aten.addmm.default)
-    a, b = product.args[-2:]
-    if product.target not in plain or value_of(b).dtype not in HALF or not is_static(value_of(b)):
-        return []
-    # N in blocks of 8 columns, and rows of K that TMA can address.
-    k, n = value_of(b).shape
-    if n % 8 or k % 8 or value_of(b).stride() != (1, k):
-        return []
-
-    def fits(other: Any) -> bool:
-        if other is product or other.target not in plain or not is_product(other):
-            return False
-        factor = other.args[-1]
-        return (
-            factor is not b
-            and _is_same(other.args[-2], a)
-            and value_of(factor).dtype == value_of(b).dtype
-            and is_known_as(value_of(factor).shape, value_of(b).shape)
-            and is_known_as(value_of(factor).stride(), value_of(b).stride())
-        )
-
-    views = [a]
-    if a.all_input_nodes:
-        views += [
-            node for node in a.all_input_nodes[0].users if node is not a and _is_same(node, a)
-        ]
-    return [node for view in views for node in view.users if fits(node)]
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two nodes are one node, or equal views of one."""
-    if one is other:
-        return True
-    views = (*RESHAPES, aten.permute.default)
-    return (
-        isinstance(one, fx.Node)
-        and isinstance(other, fx.Node)
-        and one.target in views
-        and (one.target, one.args[1:], one.kwargs) == (other.target, other.args[1:], other.kwargs)
-        and _is_same(one.args[0], other.args[0])
-    )
-
-
-def _grow(product: fx.Node, second: fx.Node | None = None) -> Region:
-    """The largest set of operations that depend on the products and can be their epilogue."""
-    region = Region(product, second, [product])
-    inside, tainted = {product}, set[fx.Node]()
-    node: Any = product.next
-    while node.op != "root":
-        is_second = second is not None and node is second
-        if is_second and not any(arg in tainted for arg in node.all_input_nodes):
-            inside.add(node)
-            region.inside.append(node)
-            node = node.next
+def _proposals(graph: fx.Graph, fuses: bool) -> list[Proposal]:
+    """Replaces operations in a copy of the graph by operators of ours. fuses: whether the pointwise
+    operations behind a product are replaced, too."""
+    if fuses:
+        for node in list(graph.nodes):
+            if not node._erased:
+                restore_vector_product(graph, node)
+    found: list[Proposal] = []
+    for node in list(graph.nodes):
+        if node._erased:  # the second product of a region
             continue
-        depends = [arg for arg in node.all_input_nodes if arg in inside or arg in tainted]
-        if depends:
-            if all(arg in inside for arg in depends) and _fits(node, region, inside):
-                inside.add(node)
-                region.inside.append(node)
-            else:
-                tainted.add(node)
-        node = node.next
-    return region
+        replaced = replace_unhandled(graph, node)
+        if replaced is None:
+            node = replace_mixed(graph, node)
+            proposal = _fused(graph, node, fuses) if is_product(node) else None
+            if proposal is not None:
+                found.append(proposal)
+            elif is_call(node, MIXED) and _lowering.REPLACED in node.meta:
+                replaced = node
+        if replaced is not None:
+            origin = origin_of(replaced)
+            assert origin is not None
+            found.append(Proposal(Trial(replaced), origin))
+    return found
 
 
-def _fits(node: fx.Node, region: Region, inside: set[fx.Node]) -> bool:
-    value = value_of(node)
-    if node.op != "call_function" or value is None or value.dtype not in FLOATS:
-        return False
-    if not is_known_as([value.numel()], [value_of(region.product).numel()]):
-        return False
-    if node.target in RESHAPES:
-        return is_unflattened(value.shape, region.shape) or is_known_as(value.shape, region.shape)
-    if not is_pointwise(node):
-        return False
-    for arg in node.args:
-        if isinstance(arg, fx.Node) and arg not in inside:
-            other = value_of(arg)
-            if other is None or other.dtype not in FLOATS or other.device != value.device:
-                return False
-            if not has_hints(other) or flattened(other.shape, value.shape, region.shape) is None:
-                return False
-        elif not isinstance(arg, fx.Node | int | float | torch.dtype):
-            return False
-    return all(isinstance(number, int | float) for number in node.kwargs.values())
+def _fused(graph: fx.Graph, product: fx.Node, fuses: bool) -> Proposal | None:
+    """Replaces a product and operations behind it by an operator with an epilogue."""
+    if not fuses:
+        alone = Region(product, None, [product])
+        return _proposed(graph, fitting(alone) if needs_epilogue(product) else None)
+    for second in seconds(product):
+        epilogue = fitting(grown(product, second))
+        if epilogue is not None:
+            return _proposed(graph, epilogue)
+    return _proposed(graph, fitting(grown(product)))
 
 
-def _ends_well(region: Region) -> bool:
-    """Whether only the last operation's result is used outside the region."""
-    inside = set(region.inside)
-    *others, _ = region.inside
-    return all(user in inside for node in others for user in node.users)
+def _proposed(graph: fx.Graph, epilogue: Epilogue | None) -> Proposal | None:
+    if epilogue is None:
+        return None
+    region = epilogue.region
+    origin = origin_of(region.product)
+    assert origin is not None
+    partly, of_one = None, None
+    both = partly_replaced(epilogue)
+    if both is not None:
+        partly, fused = both
+        if fused is not None:
+            of_one = Proposal(Trial(fused), origin, _of_first(region))
+    return Proposal(Trial(epilogue.replace(graph, partly)), origin, region, of_one)
+
+
+def _of_first(region: Region) -> Region:
+    """The part of a region of two products that depends on the first one."""
+    inside = [region.product]
+    for node in region.inside:
+        if any(arg in inside for arg in node.all_input_nodes):
+            inside.append(node)
+    return Region(region.product, None, inside)
+
+
+def _original(graph: fx.Graph, region: Region) -> Region:
+    """The region of the graph of which this one is a copy. Products that Inductor decomposed, or
+    that have a factor of 8 bits, become those that the operator computes."""
+    products = {
+        product: _as_proposed(graph, origin_of(product))
+        for product in (region.product, region.second)
+        if product is not None
+    }
+
+    def original(node: fx.Node) -> fx.Node | None:
+        if node in products:
+            return products[node]
+        origin = origin_of(node)
+        if is_call(node, CAST) and not is_call(origin, CAST):
+            # The result of a decomposed product in float32.
+            restored = next(at for product, at in products.items() if origin_of(product) is origin)
+            return next(user for user in restored.users if is_call(user, CAST))
+        return origin
+
+    inside = [original(node) for node in region.inside]
+    return Region(inside[0], products.get(region.second), inside)
+
+
+def _as_proposed(graph: fx.Graph, product: Any) -> fx.Node:
+    return replace_mixed(graph, restore_vector_product(graph, product) or product)
 
 
 __all__ = ["ProductPass"]

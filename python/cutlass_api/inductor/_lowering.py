@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 REPLACED = "cutlass_api_replaced"
 #: The key of the same with some of the operations fused: a further alternative.
 PARTLY_REPLACED = "cutlass_api_partly_replaced"
+#: The key of the description of one of our kernels: the fastest in a trial of the same operator
+#: (`_trials`).
+CHOSEN = "cutlass_api_chosen"
 
 
 class ReplacedCaller(SubgraphChoiceCaller):
@@ -66,6 +69,7 @@ class ReplacedCaller(SubgraphChoiceCaller):
         boxes: Any,
         backends: str | None,
     ) -> None:
+        self.at = at
         self._boxes = boxes
         self._backends = backends
         self._trace = make_fx(fx.Interpreter(replaced).run)
@@ -83,6 +87,7 @@ class ReplacedCaller(SubgraphChoiceCaller):
         return compile_for_benchmark(self._trace(*inputs), inputs, settings)
 
     def output_node(self) -> Any:
+        V.graph.current_node.meta[ours.WINNER] = self
         return inline_subgraph_to_ir_nodes(self.gm, self._boxes, self.name)
 
 
@@ -121,6 +126,9 @@ def _lower(operator: Operator, call: Call) -> Any:
             if not replaced:
                 raise
             log.debug("no kernels of ours for %s", operator.overload, exc_info=True)
+    chosen = [choice for choice in choices if choice.description == node.meta.get(CHOSEN)]
+    if chosen:  # not if the layouts of operands are others than in the trial
+        choices, replaced = chosen[:1], []
     # For the comparison with a fused kernel, the product is the fastest of ATEN's and ours.
     # Triton's templates would double the time of compilation; they take part once the operations
     # are inlined.

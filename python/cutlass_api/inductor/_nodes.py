@@ -11,6 +11,30 @@ aten = torch.ops.aten
 RESHAPES = (aten.reshape.default, aten.view.default)
 CAST = torch.ops.prims.convert_element_type.default
 
+#: The key in the metadata of nodes of a copied graph (`copied`) of the node that was copied.
+_ORIGIN = "cutlass_api_origin"
+
+
+def copied(graph: fx.Graph) -> fx.Graph:
+    """A copy of a graph whose nodes know their origins."""
+    copy = fx.Graph(owning_module=graph.owning_module)
+    copies: dict[fx.Node, fx.Node] = {}
+    copy.output(copy.graph_copy(graph, copies))
+    for node, its_copy in copies.items():
+        its_copy.meta[_ORIGIN] = node
+    return copy
+
+
+def origin_of(node: fx.Node) -> fx.Node | None:
+    """The node of which this one is a copy, or whose copy it has replaced."""
+    return node.meta.get(_ORIGIN)
+
+
+def keep_origin(node: fx.Node, replaced: fx.Node) -> None:
+    """Passes the origin of a node on to the one that replaces it."""
+    if _ORIGIN in replaced.meta:
+        node.meta[_ORIGIN] = replaced.meta[_ORIGIN]
+
 
 def value_of(node: Any) -> Any:
     """The FakeTensor of a node, or None."""

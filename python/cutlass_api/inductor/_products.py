@@ -5,14 +5,13 @@ or column, which Inductor decomposes, are restored so that what follows them can
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
 from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF, INT8
-from cutlass_api.inductor import _lowering, _packed
+from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import (
     CAST,
     add_call,
@@ -22,6 +21,7 @@ from cutlass_api.inductor._nodes import (
     is_call,
     is_input,
     is_known_as,
+    keep_origin,
     value_of,
 )
 from cutlass_api.inductor._widened import widened_factor
@@ -31,7 +31,7 @@ from cutlass_api.weights._scales import OF_FLOAT8, TENSOR
 aten = torch.ops.aten
 
 MIXED = OPS.mixed_mm.default
-#: The key in the metadata of an ``aten.mm`` that Inductor decomposed (`restore_vector_products`).
+#: The key in the metadata of an ``aten.mm`` that Inductor decomposed (`restore_vector_product`).
 _DECOMPOSED = "cutlass_api_decomposed"
 
 INT_MM = aten._int_mm.default
@@ -95,30 +95,25 @@ def is_vector_product(node: fx.Node) -> bool:
     return _DECOMPOSED in node.meta
 
 
-def restore_vector_products(graph: fx.Graph) -> None:
-    """Puts ``aten.mm`` in place of the multiplications and sums into which Inductor decomposes a
-    product of a single row or column if it tunes by coordinate descent, as max-autotune does."""
-    for node in list(graph.nodes):
-        if not node._erased:
-            _restore_vector_product(graph, node)
-
-
-def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
+def restore_vector_product(graph: fx.Graph, total: fx.Node) -> fx.Node | None:
+    """Puts ``aten.mm`` in place of the multiplications and the sum into which Inductor decomposes a
+    product of a single row or column if it tunes by coordinate descent, as max-autotune does.
+    Returns it; None if the node is no such sum."""
     if not _is_of_mm(total, aten.sum.dim_IntList) or total.args[1:] != ([1],):
-        return
+        return None
     value = value_of(total)
     if value is None or value.dtype != torch.float32 or not _is_served(value):
-        return
+        return None
     product = total.args[0]
     if not _is_of_mm(product, aten.mul.Tensor) or len(product.users) != 1:
-        return
+        return None
     factors = []
     for view, dim in zip(product.args, (2, 0), strict=True):
         if not _is_of_mm(view, aten.unsqueeze.default) or view.args[1] != dim:
-            return
+            return None
         factors.append(view.args[0])
     if any(value_of(factor) is None for factor in factors):
-        return
+        return None
     # The decomposition casts factors of 16 bits to float32. Inductor may have merged this cast with
     # an earlier one of the same factor, but not with that of the other factor, too.
     is_cast = [is_call(factor, CAST) for factor in factors]
@@ -128,7 +123,7 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
         if _is_of_mm(factor, CAST) and value_of(factor.args[0]).dtype in HALF
     }
     if len(dtypes) > 1 or (not dtypes and any(is_cast)) or any(map(_is_of_integers, factors)):
-        return
+        return None
     with graph.inserting_before(total):
         if dtypes:
             (dtype,) = dtypes
@@ -142,13 +137,16 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
             ]
         restored = add_call(graph, aten.mm.default, *factors)
         restored.meta[_DECOMPOSED] = True
+        keep_origin(restored, total)
         widened = add_call(graph, CAST, restored, torch.float32) if dtypes else restored
+        keep_origin(widened, total)
     for user in list(total.users):
         if dtypes and is_call(user, CAST) and user.args[1] in dtypes:
             user.replace_all_uses_with(restored)
             graph.erase_node(user)
     total.replace_all_uses_with(widened)
     _erase_unused(graph, total)
+    return restored
 
 
 def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
@@ -177,13 +175,6 @@ def _is_of_integers(node: Any) -> bool:
     return not (is_input(node) and value_of(node).dtype in INT8)
 
 
-def decompose_again(graph: fx.Graph, node: fx.Node) -> None:
-    """Puts the decomposition back in place of a product that `restore_vector_products` restored."""
-    with graph.inserting_before(node):
-        node.replace_all_uses_with(_decomposed(node, node.args, partial(add_call, graph)))
-    graph.erase_node(node)
-
-
 def add_product(graph: fx.Graph, node: fx.Node, inputs: Sequence[Any]) -> fx.Node:
     """Adds the operation of a product, of other inputs; decomposed if Inductor had decomposed
     it."""
@@ -202,33 +193,29 @@ def _decomposed(node: fx.Node, factors: Sequence[Any], add: Callable[..., fx.Nod
     return add(CAST, total, dtype) if is_half else total
 
 
-def replace_unhandled(graph: fx.Graph, node: fx.Node) -> bool:
-    """Replaces a product for which Inductor calls no handler by our operator. Returns whether it
-    did."""
-    if _packed.mark_constant(graph, node):
-        pass  # it is lowered by `_packed`
-    elif _is_int8pack(node):
+def replace_unhandled(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+    """Replaces a product for which Inductor calls no handler by our operator, and returns the
+    operator's node. None if the node is no such product."""
+    if _is_int8pack(node):
         x, weight, scales = node.args
         with graph.inserting_before(node):
             columns = add_call(graph, aten.permute.default, weight, [1, 0])
-        _replace(
+        return _replace(
             *(graph, node, MIXED, [x, columns, scales]),
             arguments=lambda inputs: [inputs[0], _transposed(inputs[1]), inputs[2]],
         )
-    elif _is_grouped(node):
-        _replace(graph, node, OPS.grouped_mm.default, arguments_of(node)[:3])
-    elif _is_scaled_grouped(node):
+    if _is_grouped(node):
+        return _replace(graph, node, OPS.grouped_mm.default, arguments_of(node)[:3])
+    if _is_scaled_grouped(node):
         # Our operator takes neither a bias nor the scale of a result.
         *inputs, _, _, out_dtype, fast = arguments_of(node)
-        _replace(
+        return _replace(
             *(graph, node, OPS.scaled_grouped_mm.default, [*inputs, out_dtype, fast]),
             arguments=lambda inputs: [*inputs[:-2], None, None, *inputs[-2:]],
         )
-    elif _is_scaled(node):
-        _replace(graph, node, OPS.scaled_mm.default, _scaled_inputs(graph, node))
-    else:
-        return False
-    return True
+    if _is_scaled(node):
+        return _replace(graph, node, OPS.scaled_mm.default, _scaled_inputs(graph, node))
+    return None
 
 
 def _values(node: fx.Node, target: Any, tensors: int) -> list[torch.Tensor] | None:
@@ -335,7 +322,7 @@ def _replace(
     operator: Any,
     inputs: Sequence[Any],
     arguments: Callable[[Sequence[Any]], list[Any]] = list,
-) -> None:
+) -> fx.Node:
     """Puts an operator of ours in place of a node. The tensors among the inputs, in their order,
     are the inputs of the operation that is replaced. arguments: the positional arguments of that
     operation, from the inputs."""
@@ -347,11 +334,12 @@ def _replace(
     replaced.output(add_product(replaced, node, arguments(copies)))
     with graph.inserting_before(node):
         ours = graph.call_function(operator, tuple(inputs))
-    _substitute(graph, node, ours, replaced)
+    return _substitute(graph, node, ours, replaced)
 
 
 def _substitute(graph: fx.Graph, node: fx.Node, ours: fx.Node, replaced: fx.Graph) -> fx.Node:
     ours.meta["val"] = node.meta["val"]
+    keep_origin(ours, node)
     ours.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
     if "eager_input_vals" in node.meta:
         # Inductor keeps these strides for an operator that requires them, as aten._scaled_mm does.

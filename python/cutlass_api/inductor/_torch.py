@@ -78,6 +78,18 @@ def row_major_layout(value: torch.Tensor) -> FixedLayout:
     return FixedLayout(value.device, value.dtype, size, strides)
 
 
+def lower_alone(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> None:
+    """Lowers a graph before the one that is compiled, with its choices."""
+    lowering = GraphLowering(
+        gm=module,
+        example_inputs=inputs,
+        shape_env=V.fake_mode.shape_env,
+        name="cutlass_api_trial",
+    )
+    with V.set_graph_handler(lowering):
+        lowering.run(*inputs)
+
+
 def compile_for_benchmark(
     module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], settings: dict[str, Any]
 ) -> Any:
@@ -142,6 +154,7 @@ __all__ = [
     "fallback_handler",
     "inline_subgraph_to_ir_nodes",
     "ir_node_to_tensor",
+    "lower_alone",
     "make_fallback",
     "realize_inputs",
     "register_lowering",
