@@ -5,7 +5,9 @@ from collections import Counter
 
 #: Triple-quoted text in generated code: sources of kernels.
 _QUOTED = re.compile(r"'''.*?'''|\"\"\".*?\"\"\"", re.DOTALL)
+_STRING = re.compile(r"'[^'\n]*'")
 _CALL = re.compile(r"[A-Za-z_][\w.]*(?=\()")
+_NUMBER = re.compile(r"_\d+$")
 
 
 def called_kernels(code: str) -> Counter[str]:
@@ -21,3 +23,15 @@ def called_kernels(code: str) -> Counter[str]:
         elif name.endswith(".run") and ("triton_tem" in name or "nv_universal_gemm" in name):
             calls[name.removesuffix(".run")] += 1
     return calls
+
+
+def launches(code: str) -> Counter[str]:
+    """How often the generated code of a call launches each kernel: Triton's, without their numbers,
+    and external ones, copies included."""
+    found: Counter[str] = Counter()
+    for name in _CALL.findall(_STRING.sub("", code)):
+        if name.endswith(".run"):
+            found[_NUMBER.sub("", name.removesuffix(".run"))] += 1
+        elif name.startswith(("extern_kernels.", "torch.ops.", "aten.")) or ".copy_" in name:
+            found[name] += 1
+    return found

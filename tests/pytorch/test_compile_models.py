@@ -1,0 +1,52 @@
+"""Kernels of compiled models of transformers' library, with and without ours."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import cutlass_api.inductor
+import pytest
+from cutlass_api.bench.generated_code import launches
+
+pytest.importorskip("transformers")
+
+from support.model_graphs import CASES, lower_model
+from support.pretended_gpu import Lowered
+from support.torch_compile import is_ours
+
+
+@cache
+def without_us(name: str, count: int) -> Lowered:
+    return lower_model(name, count, lambda choice: True)
+
+
+def launched(lowered: Lowered) -> Counter[str]:
+    return launches(lowered.call)
+
+
+def without_paths(lowered: Lowered) -> str:
+    """The code without the folder of its files, whose names are hashes of kernels."""
+    return re.sub(r"kernel path: .*/", "", lowered.code)
+
+
+def with_us(name: str, count: int, prefers: Callable[[Any], bool]) -> Lowered:
+    with cutlass_api.inductor.enabled():
+        return lower_model(name, count, prefers)
+
+
+@pytest.mark.parametrize("name, count", CASES)
+def test_our_kernels_never_add_launches(name: str, count: int) -> None:
+    ours, theirs = launched(with_us(name, count, is_ours)), launched(without_us(name, count))
+    assert any("cutlass_api" in kernel for kernel in ours)
+    assert ours.total() <= theirs.total(), (ours - theirs, theirs - ours)
+
+
+@pytest.mark.parametrize("name, count", CASES)
+def test_where_torch_is_faster_graphs_compile_as_without_us(name: str, count: int) -> None:
+    torchs = with_us(name, count, lambda choice: not is_ours(choice))
+    assert any(is_ours(choice) for choices in torchs.choices for choice in choices), "offered"
+    theirs = without_us(name, count)
+    assert launched(torchs) == launched(theirs)
+    assert without_paths(torchs) == without_paths(theirs)
