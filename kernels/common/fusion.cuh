@@ -180,6 +180,8 @@ __device__ __forceinline__ f32 exp(f32 x) { return ::expf(x); }
 __device__ __forceinline__ f64 exp(f64 x) { return ::exp(x); }
 __device__ __forceinline__ f32 log(f32 x) { return ::logf(x); }
 __device__ __forceinline__ f64 log(f64 x) { return ::log(x); }
+__device__ __forceinline__ f32 log1p(f32 x) { return ::log1pf(x); }
+__device__ __forceinline__ f64 log1p(f64 x) { return ::log1p(x); }
 __device__ __forceinline__ f32 sqrt(f32 x) { return ::sqrtf(x); }
 __device__ __forceinline__ f64 sqrt(f64 x) { return ::sqrt(x); }
 __device__ __forceinline__ f32 rsqrt(f32 x) { return ::rsqrtf(x); }

@@ -176,8 +176,12 @@ operations! {
         { keeps_integers: true, evaluate: f64::round_ties_even }
     Exp { names: &["exp"], torch: "exp", aten: "exp.default" }
         { keeps_integers: false, evaluate: f64::exp }
-    Log { names: &["log"], torch: "log" }
+    Log { names: &["log"], torch: "log", aten: "log.default" }
         { keeps_integers: false, evaluate: f64::ln }
+    Log1p { names: &["log1p"], torch: "log1p", aten: "log1p.default" }
+        { keeps_integers: false, evaluate: f64::ln_1p }
+    Erf { names: &["erf"], torch: "erf", aten: "erf.default" }
+        { keeps_integers: false, evaluate: libm::erf }
     Sqrt { names: &["sqrt"], torch: "sqrt", aten: "sqrt.default" }
         { keeps_integers: false, evaluate: f64::sqrt }
     Rsqrt { names: &["rsqrt"], torch: "rsqrt", aten: "rsqrt.default" }
@@ -255,18 +259,18 @@ pub struct ComparisonRecord {
 
 operations! {
     Comparison, ComparisonRecord, &[X, Y];
-    Less { names: &["lt", "less"], torch: "lt" }
+    Less { names: &["lt", "less"], torch: "lt", aten: "lt.Scalar" }
         { symbol: "<", syntax: "Lt", holds: |x, y| x < y }
-    LessEqual { names: &["le", "less_equal"], torch: "le" }
+    LessEqual { names: &["le", "less_equal"], torch: "le", aten: "le.Scalar" }
         { symbol: "<=", syntax: "LtE", holds: |x, y| x <= y }
-    Greater { names: &["gt", "greater"], torch: "gt" }
+    Greater { names: &["gt", "greater"], torch: "gt", aten: "gt.Scalar" }
         { symbol: ">", syntax: "Gt", holds: |x, y| x > y }
-    GreaterEqual { names: &["ge", "greater_equal"], torch: "ge" }
+    GreaterEqual { names: &["ge", "greater_equal"], torch: "ge", aten: "ge.Scalar" }
         { symbol: ">=", syntax: "GtE", holds: |x, y| x >= y }
     // Not `equal`: in torch it compares whole tensors.
-    Equal { names: &["eq"], torch: "eq" }
+    Equal { names: &["eq"], torch: "eq", aten: "eq.Scalar" }
         { symbol: "==", syntax: "Eq", holds: |x, y| x == y }
-    NotEqual { names: &["ne", "not_equal"], torch: "ne" }
+    NotEqual { names: &["ne", "not_equal"], torch: "ne", aten: "ne.Scalar" }
         { symbol: "!=", syntax: "NotEq", holds: |x, y| x != y }
 }
 
@@ -369,6 +373,7 @@ static COMPOSED: &[Function] = &[
         parameters: &[Parameter::Value(&["condition"]), X, Y],
         operation: Operation::Expansion(|graph, of| Some(graph.select(of[0]?, of[1]?, of[2]?))),
         torch: "where",
+        aten: "where.self",
         ..DEFAULT
     },
     Function {

@@ -109,8 +109,10 @@ def roots(accum):
     positive = accum.abs() + 0.5
     L = torch.log(positive)
     R = torch.rsqrt(positive)
+    P = torch.log1p(positive)
+    E = torch.erf(accum * 0.125)
     D = torch.sqrt(positive)
-    return D, L, R
+    return D, L, R, P, E
 
 
 def choices(accum, C):
@@ -203,7 +205,7 @@ CASES = [
     Case(aux_store, {"C": FULL}, {"alpha": 3.0}, ("F",)),
     Case(returns_accum, {"C": FULL}, {}, ("accum",)),
     Case(activations, {}, {}, ("A1", "A2", "A3", "A4", "A5", "A6")),
-    Case(roots, {}, {}, ("L", "R")),
+    Case(roots, {}, {}, ("L", "R", "P", "E")),
     Case(choices, {"C": FULL}, {}, ("E1", "E2", "E3")),
     Case(casts),
     Case(rounded, {"C": FULL}, {}, ("near",)),
