@@ -188,6 +188,11 @@ UNFUSED: Cases = {
         [X, W],
     ),
     "another shape": (lambda x, w: F.linear(x, w).mT.contiguous(), [X, W]),
+    "a truth value": (lambda x, w: F.linear(x, w) > 0, [X, W]),
+    "a mask of another tensor": (
+        lambda x, w, m: torch.where(m > 0, F.linear(x, w), 0),
+        [X, W, (64, 128)],
+    ),
     "a reduction": (lambda x, w: F.linear(x, w).softmax(-1), [X, W]),
     "nothing behind it": (lambda x, w: F.linear(x, w), [X, W]),
 }

@@ -8,13 +8,16 @@ from typing import Any
 
 import cutlass_api.inductor
 import pytest
+import torch
+import torch.nn.functional as F
 from cutlass_api.bench.generated_code import launches
 
 pytest.importorskip("transformers")
 
 from support.model_graphs import CASES, lower_model
-from support.pretended_gpu import Lowered
-from support.torch_compile import is_ours
+from support.pretended_gpu import Lowered, lower, run_on_the_cpu
+from support.torch_compile import W, X, assert_close, is_ours, tensors
+from transformers.activations import ACT2FN
 
 
 @cache
@@ -50,3 +53,20 @@ def test_where_torch_is_faster_graphs_compile_as_without_us(name: str, count: in
     theirs = without_us(name, count)
     assert launched(torchs) == launched(theirs)
     assert without_paths(torchs) == without_paths(theirs)
+
+
+#: Those without parameters.
+ACTIVATIONS = sorted(set(ACT2FN) - {"linear", "prelu", "xielu"})
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_becomes_an_epilogue(name: str) -> None:
+    inputs = tensors(X, W, (128,))
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return ACT2FN[name](F.linear(x, w, b))
+
+    with cutlass_api.inductor.enabled():
+        lowered = lower(function, inputs, prefers=is_ours)
+    assert lowered.code.count("epilogue='def epilogue") == 1 and "triton" not in lowered.call
+    assert_close(run_on_the_cpu(lowered, inputs), function, inputs)

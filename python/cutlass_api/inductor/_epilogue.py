@@ -27,33 +27,64 @@ aten = torch.ops.aten
 EXPRESSIONS = {
     attrgetter(function.aten)(aten): name for name, function in FUNCTIONS.items() if function.aten
 }
-#: Operations that the pass replaces as part of a longer expression only.
-PARTS = (aten.erf.default,)
+EXPRESSIONS |= {aten.clamp_min.default: "maximum", aten.clamp_max.default: "minimum"}
+#: Those whose results are truth values, also of two tensors.
+COMPARISONS = tuple(
+    getattr(getattr(aten, name), overload)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne")
+    for overload in ("Scalar", "Tensor")
+)
+EXPRESSIONS |= {each: each._opname for each in COMPARISONS}
 #: Exponents of ``aten.pow``, and the products that Inductor computes, too.
 POWERS = {2: "square({0})", 3: "square({0}) * {0}"}
 
 _X = object()
-#: What Inductor decomposes functions of x into: silu to x / (1 + exp(-x)), exact GELU to
-#: (x * 0.5) * (1 + erf(x * sqrt(0.5))).
-_DECOMPOSITIONS: dict[str, Any] = {
-    "silu": (
-        aten.div.Tensor,
-        _X,
-        (aten.add.Tensor, (aten.exp.default, (aten.neg.default, _X)), 1),
+#: What Inductor decomposes functions of x into: silu to x / (1 + exp(-x)), hardswish to
+#: x * clamp(x + 3, 0, 6) / 6, exact GELU to (x * 0.5) * (1 + erf(x * sqrt(0.5))). Models also
+#: write GELU with x / sqrt(2).
+_DECOMPOSITIONS: list[tuple[str, Any]] = [
+    (
+        "silu",
+        (
+            aten.div.Tensor,
+            _X,
+            (aten.add.Tensor, (aten.exp.default, (aten.neg.default, _X)), 1),
+        ),
     ),
-    "gelu": (
-        aten.mul.Tensor,
-        (aten.mul.Tensor, _X, 0.5),
-        (aten.add.Tensor, (aten.erf.default, (aten.mul.Tensor, _X, math.sqrt(0.5))), 1),
+    (
+        "hardswish",
+        (
+            aten.div.Tensor,
+            (
+                aten.mul.Tensor,
+                _X,
+                (aten.clamp_max.default, (aten.clamp_min.default, (aten.add.Tensor, _X, 3), 0), 6),
+            ),
+            6,
+        ),
     ),
-}
+    *(
+        (
+            "gelu",
+            (
+                aten.mul.Tensor,
+                (aten.mul.Tensor, _X, 0.5),
+                (aten.add.Tensor, (aten.erf.default, scaled), 1),
+            ),
+        )
+        for scaled in (
+            (aten.mul.Tensor, _X, math.sqrt(0.5)),
+            (aten.div.Tensor, _X, math.sqrt(2)),
+        )
+    ),
+]
 
 
 def is_pointwise(node: fx.Node) -> bool:
     """Whether the pass replaces an operation, if its operands fit."""
     if node.target is aten.pow.Tensor_Scalar:
         return node.args[1] in POWERS
-    return node.target is CAST or node.target in EXPRESSIONS or node.target in PARTS
+    return node.target is CAST or node.target in EXPRESSIONS
 
 
 @dataclass
@@ -140,7 +171,7 @@ class Epilogue:
         if node.target in RESHAPES or node.target is CAST:
             return self._expression(node.args[0])
         self.has_arithmetic = True
-        for function, pattern in _DECOMPOSITIONS.items():
+        for function, pattern in _DECOMPOSITIONS:
             inner: list[fx.Node] = []
             if _matches(pattern, node, inner) and inner[0] in self.inside:
                 return self._assign(f"{function}({self._expression(inner[0])})")

@@ -7,6 +7,7 @@ from torch import fx
 
 from cutlass_api._dtypes import FLOATS, HALF
 from cutlass_api.inductor._epilogue import (
+    COMPARISONS,
     Epilogue,
     Region,
     flattened,
@@ -33,7 +34,7 @@ def fitting(region: Region) -> Epilogue | None:
 
 def served(region: Region) -> Epilogue | None:
     """The epilogue that computes a region; None if none does."""
-    if not ends_well(region):
+    if not ends_well(region) or value_of(region.inside[-1]).dtype not in FLOATS:
         return None
     epilogue = Epilogue(region)
     is_served = epilogue.is_complete and epilogue.has_arithmetic and epilogue.has_products
@@ -125,7 +126,17 @@ def grown(product: fx.Node, second: fx.Node | None = None) -> Region:
 
 def _fits(node: fx.Node, region: Region, inside: set[fx.Node]) -> bool:
     value = value_of(node)
-    if node.op != "call_function" or value is None or value.dtype not in FLOATS:
+    if node.op != "call_function" or value is None:
+        return False
+    if value.dtype not in FLOATS and node.target not in COMPARISONS:
+        return False
+    # Truth values only select.
+    if any(
+        value_of(arg) is not None
+        and value_of(arg).dtype == torch.bool
+        and (node.target is not aten.where.self or at > 0)
+        for at, arg in enumerate(node.args)
+    ):
         return False
     if not is_known_as([value.numel()], [value_of(region.product).numel()]):
         return False
