@@ -261,6 +261,8 @@ class Epilogue:
                 result = add_call(graph, aten.reshape.default, fused, self.reshape.args[1])
         last.replace_all_uses_with(result)
         for node in reversed(self.region.inside):
+            for unneeded in list(node.users):
+                graph.erase_node(unneeded)
             graph.erase_node(node)
         return fused
 

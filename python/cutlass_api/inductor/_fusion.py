@@ -20,6 +20,7 @@ from cutlass_api.inductor._nodes import CAST, copied, is_call, origin_of
 from cutlass_api.inductor._options import identity, options_in_force
 from cutlass_api.inductor._products import (
     MIXED,
+    is_of_mm,
     is_product,
     needs_epilogue,
     replace_mixed,
@@ -27,6 +28,7 @@ from cutlass_api.inductor._products import (
     restore_vector_product,
 )
 from cutlass_api.inductor._regions import fitting, grown, partly_replaced, seconds, served
+from cutlass_api.inductor._surroundings import Surroundings, surroundings
 from cutlass_api.inductor._torch import CustomGraphPass, V, autotunes, config
 from cutlass_api.inductor._trials import Trial, is_partly
 
@@ -126,13 +128,14 @@ def _proposals(graph: fx.Graph, fuses: bool) -> list[Proposal]:
             if not node._erased:
                 restore_vector_product(graph, node)
     found: list[Proposal] = []
+    regions: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node._erased:  # the second product of a region
             continue
         replaced = replace_unhandled(graph, node)
         if replaced is None:
             node = replace_mixed(graph, node)
-            proposal = _fused(graph, node, fuses) if is_product(node) else None
+            proposal = _fused(graph, node, fuses, regions) if is_product(node) else None
             if proposal is not None:
                 found.append(proposal)
             elif is_call(node, MIXED) and _lowering.REPLACED in node.meta:
@@ -144,19 +147,22 @@ def _proposals(graph: fx.Graph, fuses: bool) -> list[Proposal]:
     return found
 
 
-def _fused(graph: fx.Graph, product: fx.Node, fuses: bool) -> Proposal | None:
-    """Replaces a product and operations behind it by an operator with an epilogue."""
+def _fused(
+    graph: fx.Graph, product: fx.Node, fuses: bool, regions: set[fx.Node]
+) -> Proposal | None:
+    """Replaces a product and operations behind it by an operator with an epilogue. regions: the
+    original nodes of all regions, to which it adds."""
     if not fuses:
         alone = Region(product, None, [product])
-        return _proposed(graph, fitting(alone) if needs_epilogue(product) else None)
+        return _proposed(graph, fitting(alone) if needs_epilogue(product) else None, regions)
     for second in seconds(product):
         epilogue = fitting(grown(product, second))
         if epilogue is not None:
-            return _proposed(graph, epilogue)
-    return _proposed(graph, fitting(grown(product)))
+            return _proposed(graph, epilogue, regions)
+    return _proposed(graph, fitting(grown(product)), regions)
 
 
-def _proposed(graph: fx.Graph, epilogue: Epilogue | None) -> Proposal | None:
+def _proposed(graph: fx.Graph, epilogue: Epilogue | None, regions: set[fx.Node]) -> Proposal | None:
     if epilogue is None:
         return None
     region = epilogue.region
@@ -168,7 +174,23 @@ def _proposed(graph: fx.Graph, epilogue: Epilogue | None) -> Proposal | None:
         partly, fused = both
         if fused is not None:
             of_one = Proposal(Trial(fused), origin, _of_first(region))
-    return Proposal(Trial(epilogue.replace(graph, partly)), origin, region, of_one)
+    node = epilogue.replace(graph, partly)
+    return Proposal(Trial(node, _around(region, node, regions)), origin, region, of_one)
+
+
+def _around(region: Region, operator: fx.Node, regions: set[fx.Node]) -> Surroundings | None:
+    """What stands around a region that an operator has replaced, in the original graph."""
+    inside = {node for node in map(origin_of, region.inside) if node is not None}
+    # Of a product that Inductor decomposed, the region begins with the sum.
+    inside |= {user for node in inside if is_of_mm(node) for user in node.users if is_of_mm(user)}
+    inputs: list[Any] = []
+    for arg in operator.all_input_nodes:
+        while origin_of(arg) is None and len(arg.all_input_nodes) == 1:
+            arg = arg.all_input_nodes[0]  # what a reshape or cast reads that the pass has added
+        inputs.append(origin_of(arg))
+    around = surroundings(sorted(inside), [each for each in inputs if each], regions)
+    regions |= inside
+    return around
 
 
 def _of_first(region: Region) -> Region:

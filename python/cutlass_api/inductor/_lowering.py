@@ -51,6 +51,9 @@ PARTLY_REPLACED = "cutlass_api_partly_replaced"
 #: (`_trials`).
 CHOSEN = "cutlass_api_chosen"
 
+#: The key of what stands around the operations that the node replaces (`_surroundings`).
+SURROUNDINGS = "cutlass_api_surroundings"
+
 
 class ReplacedCaller(SubgraphChoiceCaller):
     """The operations that an operator of ours replaces, as Inductor compiles them for the sizes
@@ -59,6 +62,9 @@ class ReplacedCaller(SubgraphChoiceCaller):
     at: the place among the alternatives of one operator. backends: the backends of products in this
     comparison, beside our kernels; None: all that the user configured.
     """
+
+    #: The key of what is timed with them (`_surroundings`).
+    surroundings = ""
 
     def __init__(
         self,
@@ -85,6 +91,9 @@ class ReplacedCaller(SubgraphChoiceCaller):
         if self._backends is not None:
             settings["max_autotune_gemm_backends"] = self._backends
         return compile_for_benchmark(self._trace(*inputs), inputs, settings)
+
+    def hash_key(self) -> str:
+        return f"{super().hash_key()}{self.surroundings}"
 
     def output_node(self) -> Any:
         V.graph.current_node.meta[ours.WINNER] = self
@@ -137,7 +146,10 @@ def _lower(operator: Operator, call: Call) -> Any:
         choices.append(ReplacedCaller(at, module, nodes, layout, boxes, backends))
     if not choices:
         return None
-    time_alike(choices)
+    around = node.meta.get(SURROUNDINGS)
+    if time_alike(choices) and around is not None:
+        for choice in choices:
+            around.add_to(choice, is_whole=isinstance(choice, ReplacedCaller) and choice.at == 0)
     result = autotune_select_algorithm(
         f"cutlass_api_{operator.name}",
         choices,

@@ -36,6 +36,11 @@ def keep_origin(node: fx.Node, replaced: fx.Node) -> None:
         node.meta[_ORIGIN] = replaced.meta[_ORIGIN]
 
 
+def needed_users(node: fx.Node) -> list[fx.Node]:
+    """The users of a node but for operations that none needs: the graph still contains some."""
+    return [user for user in node.users if user.users or user.op == "output"]
+
+
 def value_of(node: Any) -> Any:
     """The FakeTensor of a node, or None."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None

@@ -159,10 +159,16 @@ def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
         _erase_unused(graph, each)
 
 
-def _is_of_mm(node: Any, target: Any) -> bool:
-    """Whether a node calls this operation as a part of the decomposition of ``aten.mm``."""
+def is_of_mm(node: fx.Node) -> bool:
+    """Whether a node is a part of ``aten.mm`` that Inductor decomposed."""
     # By name: passes of Inductor copy the operator together with the metadata.
-    return is_call(node, target) and str(node.meta.get("original_aten")) == "aten.mm.default"
+    name = str(node.meta.get("original_aten"))
+    return name == "aten.mm.default" and node.target is not aten.mm.default
+
+
+def _is_of_mm(node: Any, target: Any) -> bool:
+    """Whether a node calls this operation as a part of a decomposed ``aten.mm``."""
+    return is_call(node, target) and is_of_mm(node)
 
 
 def _is_of_integers(node: Any) -> bool:

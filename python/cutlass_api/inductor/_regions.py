@@ -14,7 +14,14 @@ from cutlass_api.inductor._epilogue import (
     is_pointwise,
     is_unflattened,
 )
-from cutlass_api.inductor._nodes import RESHAPES, has_hints, is_known_as, is_static, value_of
+from cutlass_api.inductor._nodes import (
+    RESHAPES,
+    has_hints,
+    is_known_as,
+    is_static,
+    needed_users,
+    value_of,
+)
 from cutlass_api.inductor._products import is_product, is_vector_product, needs_epilogue
 
 aten = torch.ops.aten
@@ -160,4 +167,4 @@ def ends_well(region: Region) -> bool:
     """Whether only the last operation's result is used outside the region."""
     inside = set(region.inside)
     *others, _ = region.inside
-    return all(user in inside for node in others for user in node.users)
+    return all(user in inside for node in others for user in needed_users(node))

@@ -13,6 +13,7 @@ from torch import fx
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import value_of
+from cutlass_api.inductor._surroundings import Surroundings
 from cutlass_api.inductor._torch import V, lower_alone
 
 log = logging.getLogger(__name__)
@@ -22,9 +23,10 @@ PARTLY = 1
 
 
 class Trial:
-    """A graph of a call of one of our operators. node: of this call in another graph."""
+    """A graph of a call of one of our operators. node: of this call in another graph. around: what
+    stands around the operations that it replaces."""
 
-    def __init__(self, node: fx.Node) -> None:
+    def __init__(self, node: fx.Node, around: Surroundings | None = None) -> None:
         graph = fx.Graph()
         values: list[torch.Tensor] = []
         inputs: dict[fx.Node, fx.Node] = {}
@@ -40,7 +42,7 @@ class Trial:
             placeholder(arg)
         args, kwargs = (fx.node.map_arg(each, placeholder) for each in (node.args, node.kwargs))
         self._call = graph.call_function(node.target, args, kwargs)
-        self._call.meta = dict(node.meta)
+        self._call.meta = {**node.meta, _lowering.SURROUNDINGS: around}
         graph.output(self._call)
         self._module = fx.GraphModule(torch.nn.Module(), graph)
         self._values = values

@@ -14,6 +14,7 @@ from cutlass_api.inductor._nodes import (
     is_call,
     is_input,
     is_known_as,
+    needed_users,
     unexpanded,
     value_of,
 )
@@ -123,7 +124,6 @@ def _is_as(node: Any, value: torch.Tensor) -> bool:
     return other is not None and is_known_as(other.shape, value.shape)
 
 
-def _is_used_once(node: fx.Node) -> bool:
-    """Whether one operation needs the node. The graph still contains operations that none needs."""
-    needed = [user for user in node.users if user.users or user.op == "output"]
-    return len(needed) == 1
+def _is_used_once(node: Any) -> bool:
+    """Whether one operation needs the node."""
+    return len(needed_users(node)) == 1
