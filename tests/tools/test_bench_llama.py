@@ -211,6 +211,17 @@ def test_weights_are_timed_beside_bfloat16(monkeypatch, on_the_cpu, capsys, tmp_
     assert "marlin us" in shown and "gemlite" not in shown
 
 
+def test_weights_of_other_extents(monkeypatch, on_the_cpu, tmp_path, capsys) -> None:
+    path = tmp_path / "rows.json"
+    command = ("bench", "llama", "--dtype", "uint4", "--rows", "4", "--json", path)
+    run(monkeypatch, *command, "--weights", "64,96", "32,64")
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["weight"] for row in rows] == [[64, 96], [32, 64]]
+    with pytest.raises(SystemExit):
+        run(monkeypatch, *command, "--weights", "64")
+    assert "'64' must be N,K" in capsys.readouterr().err
+
+
 def test_missing_packages_have_one_line_each(monkeypatch, on_the_cpu, capsys) -> None:
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
     run(monkeypatch, "bench", "llama", "--dtype", "int4", "--rows", "4,20")

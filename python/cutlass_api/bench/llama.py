@@ -36,11 +36,11 @@ ROWS = (1, 16, 64, 256, 1024, 4096)
 #: - fp8-fast: as fp8; torch adds up in the registers of tensor cores alone (``use_fast_accum``).
 #: - fp8-block: e4m3 times e4m3 into bfloat16 with a scale each 128 elements of a row of A and each
 #:   128 x 128 block of B; torch: ``torch._scaled_mm``, which needs a multiple of 4 rows.
-#: - int4, mxfp4, nvfp4, fp8w: bfloat16 times a weight of :data:`FORMATS`; torch: its product with
-#:   the weight in bfloat16, which reads two to four times the bytes.
+#: - int4, uint4, mxfp4, nvfp4, fp8w: bfloat16 times a weight of :data:`FORMATS`; torch: its product
+#:   with the weight in bfloat16, which reads two to four times the bytes.
 KINDS = ("int8", "mixed", "fp8", "fp8-row", "fp8-fast", "fp8-block")
 #: Functions of ``cutlass_api.quantize``.
-FORMATS = {"int4": "int4", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "fp8w": "fp8"}
+FORMATS = {"int4": "int4", "uint4": "uint4", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "fp8w": "fp8"}
 
 #: The backends, by the field of a row that holds the time: the column's title and the bar's label,
 #: and the bar's color.
@@ -265,11 +265,17 @@ def _triton(stream: Any, function: Callable[..., Any], sets: list[tuple[Any, ...
         return capture(stream, [partial(compiled, *each) for each in sets])
 
 
-def measure(kinds: Sequence[str], rows: Sequence[int], with_triton: bool = True) -> Iterator[Row]:
+def measure(
+    kinds: Sequence[str],
+    rows: Sequence[int],
+    with_triton: bool = True,
+    weights: Sequence[tuple[int, int]] | None = None,
+) -> Iterator[Row]:
     """Times all weights with these numbers of rows. Prints which products no kernel serves, or
     Triton fails on, and the reason.
 
-    ``with_triton``: whether to time Triton, if it is installed.
+    - ``with_triton``: whether to time Triton, if it is installed.
+    - ``weights``: their extents; None: those of the Llama.
     """
     import torch
 
@@ -277,7 +283,7 @@ def measure(kinds: Sequence[str], rows: Sequence[int], with_triton: bool = True)
     others = peers.installed() if FORMATS.keys() & set(kinds) else []
     options: dict[str, Any] = {"rate": copy_rate(), "with_triton": with_triton, "others": others}
     with ThreadPoolExecutor() as pool:
-        for kind, count, weight in itertools.product(kinds, rows, WEIGHTS):
+        for kind, count, weight in itertools.product(kinds, rows, weights or WEIGHTS):
             try:
                 yield measure_row(kind, count, weight, pool, **options)
             except Unserved as reason:
@@ -321,13 +327,21 @@ class Llama(Bench[Row]):
         )
         options.add_counts(command, "--rows", "rows of the activations", ROWS)
         command.add_argument(
+            "--weights",
+            nargs="+",
+            type=options.matrix,
+            metavar="N,K",
+            help="output and input features of other weights than a Llama's",
+        )
+        command.add_argument(
             "--no-triton",
             action="store_true",
             help="do not time torch.compile with Triton's kernels",
         )
 
     def measure(self, arguments: argparse.Namespace, document: Document) -> Iterator[Row]:
-        return measure(arguments.dtype, arguments.rows, not arguments.no_triton)
+        with_triton = not arguments.no_triton
+        return measure(arguments.dtype, arguments.rows, with_triton, arguments.weights)
 
     def entries(self, document: Document, rows: Sequence[Row]) -> Iterable[Entry]:
         for row in rows:

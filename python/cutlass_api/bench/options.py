@@ -97,6 +97,13 @@ def extents(text: str) -> tuple[int, int, int]:
     return found[0], found[1], found[2]
 
 
+def matrix(text: str) -> tuple[int, int]:
+    found = counts(text)
+    if len(found) != 2:
+        raise argparse.ArgumentTypeError(f"{text!r} must be N,K")
+    return found[0], found[1]
+
+
 def device() -> str:
     """The name of the GPU. Exits without torch or a GPU."""
     try:

@@ -33,12 +33,14 @@ def marlin(weight: "Weight") -> Product:
     )
     from vllm.scalar_type import scalar_types
 
+    name = type(weight).__name__
+    if name == "UInt4":
+        raise NotServed
     n, k = weight.shape
     group = weight.group if weight.group < k else -1
     scales = weight.scales.to(torch.bfloat16).t().contiguous()
     scales = marlin_utils.marlin_permute_scales(scales, k, n, group)
     factor, bits = None, 8 // weight.format.packing
-    name = type(weight).__name__
     if name == "MXFP4":
         scales = marlin_utils_fp4.mxfp4_marlin_process_scales(scales)
     elif name == "NVFP4":
@@ -104,6 +106,8 @@ def humming(weight: "Weight") -> Product:
         "NVFP4": ("float4e2m1", "float8e4m3"),
         "Float8": ("float8e4m3", "bfloat16"),
     }
+    if type(weight).__name__ not in names:
+        raise NotServed
     dtype, scale = names[type(weight).__name__]
     group = weight.group if weight.group < k else 0
     layer = HummingLayer(
