@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import cutlass_api.inductor
@@ -18,11 +17,6 @@ from support.model_graphs import CASES, lower_model
 from support.pretended_gpu import Lowered, lower, run_on_the_cpu
 from support.torch_compile import W, X, assert_close, is_ours, tensors
 from transformers.activations import ACT2FN
-
-
-@cache
-def without_us(name: str, count: int) -> Lowered:
-    return lower_model(name, count, lambda choice: True)
 
 
 def launched(lowered: Lowered) -> Counter[str]:
@@ -40,17 +34,15 @@ def with_us(name: str, count: int, prefers: Callable[[Any], bool]) -> Lowered:
 
 
 @pytest.mark.parametrize("name, count", CASES)
-def test_our_kernels_never_add_launches(name: str, count: int) -> None:
-    ours, theirs = launched(with_us(name, count, is_ours)), launched(without_us(name, count))
+def test_models_have_as_many_launches_as_without_us_at_most(name: str, count: int) -> None:
+    theirs = lower_model(name, count, lambda choice: True)
+    ours = launched(with_us(name, count, is_ours))
     assert any("cutlass_api" in kernel for kernel in ours)
-    assert ours.total() <= theirs.total(), (ours - theirs, theirs - ours)
+    assert ours.total() <= launched(theirs).total(), (ours, launched(theirs))
 
-
-@pytest.mark.parametrize("name, count", CASES)
-def test_where_torch_is_faster_graphs_compile_as_without_us(name: str, count: int) -> None:
+    # Where torch is faster, the code is that without us.
     torchs = with_us(name, count, lambda choice: not is_ours(choice))
     assert any(is_ours(choice) for choices in torchs.choices for choice in choices), "offered"
-    theirs = without_us(name, count)
     assert launched(torchs) == launched(theirs)
     assert without_paths(torchs) == without_paths(theirs)
 
