@@ -5,7 +5,7 @@
 // Rows from start_m on and columns start_n to end_n, over K from start_k to k_end.
 struct SkinnyRange {
   int batch, start_m, start_n, end_n, start_k, k_end;
-  int columns;  // of a tile; of the last one, what is left
+  int columns;  // of each tile but the last, which has what is left
   int blocks;   // K blocks
 
   // The range of a persistent CTA. The CTAs of a strip, ROWS rows of a matrix of the batch, divide
