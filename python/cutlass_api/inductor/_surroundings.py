@@ -193,8 +193,8 @@ def _inputs(module: fx.GraphModule) -> list[torch.Tensor]:
 
 
 def _text(module: fx.GraphModule) -> str:
-    shapes = [(value.shape, value.stride(), value.dtype) for value in _inputs(module)]
-    return f"{module.graph} {shapes}"
+    inputs = [(x.shape, x.stride(), x.dtype, x.device) for x in _inputs(module)]
+    return f"{module.graph} {inputs}"
 
 
 def _compiled(module: fx.GraphModule) -> Any:
