@@ -9,7 +9,7 @@ import cutlass_api.inductor
 import pytest
 import torch
 import torch.nn.functional as F
-from support.pretended_gpu import lower, run_on_the_cpu
+from support.pretended_gpu import FUSION_TIMINGS, lower, run_on_the_cpu
 from support.torch_compile import (
     HALVES,
     OFFERED,
@@ -53,6 +53,15 @@ def test_our_kernels_are_timed_beside_aten_and_run(name: str, dtype: torch.dtype
     assert ours[0].kwargs["kernel"] in lowered.code
     assert "extern_kernels.cutlass_api_" in lowered.code
     assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+
+
+def test_a_kernel_that_is_chosen_with_the_fusions_runs(enabled) -> None:
+    # With Triton's templates, Inductor chooses after it has lowered the graph.
+    inputs = tensors((64, 128), (128, 96))
+    patches: Any = {"max_autotune_gemm_backends": "ATEN,TRITON", FUSION_TIMINGS: True}
+    lowered = lower(torch.mm, inputs, prefers=is_ours, **patches)
+    assert "extern_kernels.cutlass_api_gemm" in lowered.call
+    assert_close(run_on_the_cpu(lowered, inputs), torch.mm, inputs)
 
 
 def test_a_product_that_aten_wins_is_aten_s(enabled) -> None:

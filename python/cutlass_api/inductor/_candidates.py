@@ -147,7 +147,7 @@ class Caller(ExternKernelCaller):
         return f"{super().hash_key()}{self.surroundings}"
 
     def output_node(self) -> Any:
-        V.graph.current_node.meta[WINNER] = self
+        record_winner(self)
         return super().output_node()
 
     def precompile(self) -> None:
@@ -155,6 +155,13 @@ class Caller(ExternKernelCaller):
         if self.compilation is not None:
             kernel, args = self.compilation
             kernel.compile(args)
+
+
+def record_winner(caller: Any) -> None:
+    """Notes the fastest choice at the node in lowering. Inductor chooses some when it has lowered
+    the graph: nothing asks for those."""
+    if V.graph.current_node is not None:
+        V.graph.current_node.meta[WINNER] = caller
 
 
 class Choice(ExternKernelChoice):

@@ -96,7 +96,7 @@ class ReplacedCaller(SubgraphChoiceCaller):
         return f"{super().hash_key()}{self.surroundings}"
 
     def output_node(self) -> Any:
-        V.graph.current_node.meta[ours.WINNER] = self
+        ours.record_winner(self)
         return inline_subgraph_to_ir_nodes(self.gm, self._boxes, self.name)
 
 
