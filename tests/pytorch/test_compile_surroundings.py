@@ -34,15 +34,17 @@ def around(choice: Any) -> Surroundings:
     return choice.benchmark.func.__self__
 
 
-#: By rows, the launches of the region with what stands around it as torch computes both, and of the
-#: rest without the region: of gate and up with the norm before them, which torch fuses with one row
-#: and stores for eight; of the last product with the residual and the norm behind it. For eight
-#: rows, Inductor makes that product and the residual `addmm`.
-LAUNCHES = {1: [(2, 1), (2, 1)], 8: [(4, 1)]}
+def count(code: str) -> int:
+    return launches(code.split("def call")[1]).total()
 
 
-@pytest.mark.parametrize("rows", LAUNCHES)
-def test_norms_around_a_region_are_timed_with_it(rows: int, enabled, monkeypatch) -> None:
+#: The launches of the region with what stands around it as torch computes both, and of the rest
+#: without the region: of gate and up with the norm before them, which torch fuses; of the last
+#: product with the residual and the norm behind it.
+LAUNCHES = [(2, 1), (2, 1)]
+
+
+def test_norms_around_a_region_of_one_row_are_timed_with_it(enabled, monkeypatch) -> None:
     monkeypatch.setattr(GraphLowering, "compile_to_module", lambda graph: graph.codegen()[0].value)
     found: list[tuple[str, str]] = []
 
@@ -52,9 +54,33 @@ def test_norms_around_a_region_are_timed_with_it(rows: int, enabled, monkeypatch
             found.append((_surroundings._compiled(both.whole), _surroundings._compiled(both.rest)))
         return is_ours(choice)
 
-    lower(block, tensors((rows, 96), *SHAPES), prefers=prefers, **TUNED)
-    counts = [tuple(launches(code.split("def call")[1]).total() for code in both) for both in found]
-    assert counts == LAUNCHES[rows]
+    lower(block, tensors((1, 96), *SHAPES), prefers=prefers, **TUNED)
+    assert [tuple(map(count, both)) for both in found] == LAUNCHES
+
+
+def relu_of_product(x, w):
+    return F.linear(x, w).relu()
+
+
+@pytest.mark.parametrize("function, products", [(relu_of_product, 1), (swiglu, 2)])
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_what_fuses_with_a_norm_behind_takes_no_time(
+    function: Any, products: int, has_norm: bool, enabled, monkeypatch
+) -> None:
+    monkeypatch.setattr(GraphLowering, "compile_to_module", lambda graph: graph.codegen()[0].value)
+    found: list[int] = []
+
+    def prefers(choice: Any) -> bool:
+        if is_replaced(choice) and choice.at == 0:
+            found.append(count(choice._compile_for_benchmarking()))
+        return is_ours(choice)
+
+    def layer(x, last, *weights):
+        y = function(x, *weights)
+        return norm(y, last) if has_norm else y
+
+    lower(layer, tensors((8, 96), (128,), *[(128, 96)] * products), prefers=prefers)
+    assert found == [products if has_norm else products + 1]
 
 
 def test_times_of_choices_are_those_with_what_stands_around(monkeypatch) -> None:

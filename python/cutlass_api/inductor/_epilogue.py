@@ -269,6 +269,19 @@ class Epilogue:
     def replaced(self) -> fx.GraphModule:
         """The region as a function of the factors and the operands, without its reshapes: each
         result has the shape of the product."""
+        graph, copies = self._copied()
+        graph.output(copies[self.last])
+        return fx.GraphModule(torch.nn.Module(), graph)
+
+    def products_alone(self) -> fx.GraphModule:
+        """The products of the region as a function of the same."""
+        graph, copies = self._copied()
+        products = (self.region.product, self.region.second)
+        graph.output(tuple(copies[each] for each in products if each is not None))
+        graph.eliminate_dead_code()
+        return fx.GraphModule(torch.nn.Module(), graph)
+
+    def _copied(self) -> tuple[fx.Graph, dict[Any, fx.Node]]:
         graph = fx.Graph()
         copies: dict[Any, fx.Node] = {}
         product, second = self.region.product, self.region.second
@@ -310,8 +323,7 @@ class Epilogue:
             copies[node] = add_product(graph, node, arguments)
             dtype = value_of(node).dtype
             copies[node].meta["val"] = torch.empty_like(value_of(product), dtype=dtype)
-        graph.output(copies[self.last])
-        return fx.GraphModule(torch.nn.Module(), graph)
+        return graph, copies
 
 
 def _number(value: float) -> str:

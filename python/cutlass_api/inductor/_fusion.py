@@ -22,13 +22,14 @@ from cutlass_api.inductor._products import (
     MIXED,
     is_of_mm,
     is_product,
+    is_vector_product,
     needs_epilogue,
     replace_mixed,
     replace_unhandled,
     restore_vector_product,
 )
 from cutlass_api.inductor._regions import fitting, grown, partly_replaced, seconds, served
-from cutlass_api.inductor._surroundings import Surroundings, surroundings
+from cutlass_api.inductor._surroundings import Surroundings, has_fused_users, surroundings
 from cutlass_api.inductor._torch import CustomGraphPass, V, autotunes, config
 from cutlass_api.inductor._trials import Trial, is_partly
 
@@ -174,23 +175,35 @@ def _proposed(graph: fx.Graph, epilogue: Epilogue | None, regions: set[fx.Node])
         partly, fused = both
         if fused is not None:
             of_one = Proposal(Trial(fused), origin, _of_first(region))
+    inside = _inside(region)
+    around, alone = None, None
+    if not is_vector_product(region.product) and has_fused_users(inside, regions):
+        alone = epilogue.products_alone()
     node = epilogue.replace(graph, partly)
-    return Proposal(Trial(node, _around(region, node, regions)), origin, region, of_one)
+    if is_vector_product(region.product):
+        around = _around(inside, node, regions)
+    regions.update(inside)
+    return Proposal(Trial(node, around, alone), origin, region, of_one)
 
 
-def _around(region: Region, operator: fx.Node, regions: set[fx.Node]) -> Surroundings | None:
-    """What stands around a region that an operator has replaced, in the original graph."""
+def _inside(region: Region) -> list[fx.Node]:
+    """The nodes of a region in the original graph."""
     inside = {node for node in map(origin_of, region.inside) if node is not None}
     # Of a product that Inductor decomposed, the region begins with the sum.
     inside |= {user for node in inside if is_of_mm(node) for user in node.users if is_of_mm(user)}
+    return sorted(inside)
+
+
+def _around(
+    inside: Sequence[fx.Node], operator: fx.Node, regions: set[fx.Node]
+) -> Surroundings | None:
+    """What stands around a region that an operator has replaced, in the original graph."""
     inputs: list[Any] = []
     for arg in operator.all_input_nodes:
         while origin_of(arg) is None and len(arg.all_input_nodes) == 1:
             arg = arg.all_input_nodes[0]  # what a reshape or cast reads that the pass has added
         inputs.append(origin_of(arg))
-    around = surroundings(sorted(inside), [each for each in inputs if each], regions)
-    regions |= inside
-    return around
+    return surroundings(inside, [each for each in inputs if each], regions)
 
 
 def _of_first(region: Region) -> Region:

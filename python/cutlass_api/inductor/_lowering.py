@@ -53,6 +53,8 @@ CHOSEN = "cutlass_api_chosen"
 
 #: The key of what stands around the operations that the node replaces (`_surroundings`).
 SURROUNDINGS = "cutlass_api_surroundings"
+#: The key of the products among the operations that the node replaces, if the others take no time.
+ALONE = "cutlass_api_alone"
 
 
 class ReplacedCaller(SubgraphChoiceCaller):
@@ -60,7 +62,8 @@ class ReplacedCaller(SubgraphChoiceCaller):
     that it benchmarks. If they are faster, they are inlined, for all sizes.
 
     at: the place among the alternatives of one operator. backends: the backends of products in this
-    comparison, beside our kernels; None: all that the user configured.
+    comparison, beside our kernels; None: all that the user configured. alone: what is timed in
+    place of all operations.
     """
 
     #: The key of what is timed with them (`_surroundings`).
@@ -74,12 +77,15 @@ class ReplacedCaller(SubgraphChoiceCaller):
         layout: Any,
         boxes: Any,
         backends: str | None,
+        alone: fx.GraphModule | None = None,
     ) -> None:
         self.at = at
         self._boxes = boxes
         self._backends = backends
-        self._trace = make_fx(fx.Interpreter(replaced).run)
-        super().__init__(f"cutlass_api_replaced_{at}", nodes, layout, "unfused", self._trace)
+        trace = make_fx(fx.Interpreter(replaced).run)
+        super().__init__(f"cutlass_api_replaced_{at}", nodes, layout, "unfused", trace)
+        self._alone = alone
+        self._timed = make_fx(fx.Interpreter(alone).run) if alone is not None else trace
 
     def _compute_sym_input_values(self) -> list[int]:
         return []  # the compiled module has numbers in place of symbols
@@ -90,10 +96,11 @@ class ReplacedCaller(SubgraphChoiceCaller):
         settings: dict[str, Any] = {"pipeline_max_autotune_gemm": False}
         if self._backends is not None:
             settings["max_autotune_gemm_backends"] = self._backends
-        return compile_for_benchmark(self._trace(*inputs), inputs, settings)
+        return compile_for_benchmark(self._timed(*inputs), inputs, settings)
 
     def hash_key(self) -> str:
-        return f"{super().hash_key()}{self.surroundings}"
+        alone = "" if self._alone is None else self._alone.graph
+        return f"{super().hash_key()}{self.surroundings}{alone}"
 
     def output_node(self) -> Any:
         ours.record_winner(self)
@@ -143,7 +150,8 @@ def _lower(operator: Operator, call: Call) -> Any:
     # are inlined.
     backends = None if offer.offsets else "ATEN"
     for at, module in enumerate(replaced):
-        choices.append(ReplacedCaller(at, module, nodes, layout, boxes, backends))
+        alone = node.meta.get(ALONE) if at == 0 else None
+        choices.append(ReplacedCaller(at, module, nodes, layout, boxes, backends, alone))
     if not choices:
         return None
     around = node.meta.get(SURROUNDINGS)

@@ -1,8 +1,11 @@
 """What stands around a region of a graph: the operations that Inductor may fuse with it.
 
 A region that torch computes may fuse with the norm before it, or with the one behind it. A kernel
-of ours fuses with neither. The choice between both is therefore made on the time of the region
-together with these operations.
+of ours fuses with neither. The choice between both is therefore made as follows.
+
+A product of a single row, which Inductor decomposes, may fuse with both: the times are those of the
+region together with these operations. Any other product is a kernel of its own, and only what
+follows it may fuse with operations behind the region: torch's time is that of the product alone.
 """
 
 import hashlib
@@ -69,6 +72,12 @@ class Surroundings:
             return benchmark(*inputs, out=out)
         whole, rest = times
         return whole if is_whole else benchmark(*inputs, out=out) + rest
+
+
+def has_fused_users(inside: Sequence[fx.Node], others: Set[fx.Node]) -> bool:
+    """Whether Inductor may fuse the last operations of a region with some behind it. The arguments
+    are those of `surroundings`."""
+    return any(map(_computes, _behind(inside, others)))
 
 
 def surroundings(
