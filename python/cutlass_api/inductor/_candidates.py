@@ -158,8 +158,8 @@ class Caller(ExternKernelCaller):
 
 
 def record_winner(caller: Any) -> None:
-    """Notes the fastest choice at the node in lowering. Inductor chooses some when it has lowered
-    the graph: nothing asks for those."""
+    """Notes the fastest choice at the node in lowering. Choices that Inductor makes behind the
+    lowering have no node, and no trial needs them."""
     if V.graph.current_node is not None:
         V.graph.current_node.meta[WINNER] = caller
 
