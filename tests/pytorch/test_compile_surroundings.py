@@ -85,7 +85,8 @@ def test_what_fuses_with_a_norm_behind_takes_no_time(
 
 def test_times_of_choices_are_those_with_what_stands_around(monkeypatch) -> None:
     monkeypatch.setattr(_surroundings, "_TIMES", {})
-    monkeypatch.setattr(_surroundings, "_milliseconds", {"whole": 7.0, "rest": 2.0}.__getitem__)
+    times = {"whole": 7.0, "rest": 2.0}
+    monkeypatch.setattr(_surroundings, "_milliseconds", lambda module, **_: times[module])
     monkeypatch.setattr(_surroundings, "_text", str)
     both = Surroundings("whole", "rest")  # type: ignore[arg-type]
     ours, torchs = (SimpleNamespace(benchmark=lambda *_, out: 4.0) for _ in range(2))
@@ -95,7 +96,7 @@ def test_times_of_choices_are_those_with_what_stands_around(monkeypatch) -> None
 
 
 def test_what_cannot_be_timed_does_not_count(monkeypatch) -> None:
-    def fails(_: Any) -> float:
+    def fails(*_: Any, **__: Any) -> float:
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(_surroundings, "_TIMES", {})

@@ -34,6 +34,12 @@ _FUSED = {
     *(aten.view, aten.reshape, aten.permute, aten.unsqueeze, aten.squeeze, aten.expand),
     *(aten.slice, aten.select, aten.clone, aten.cat, aten.full, aten._unsafe_view),
 }
+#: Settings for small operations: to tune them takes seconds and gains a fraction of a microsecond.
+_UNTUNED = {
+    "max_autotune": False,
+    "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False,
+}
 #: By `Surroundings.key`: the times of `Surroundings.times`.
 _TIMES: dict[str, tuple[float, float] | None] = {}
 
@@ -52,7 +58,8 @@ class Surroundings:
         """The milliseconds of both; None if they cannot be timed."""
         if self.key not in _TIMES:
             try:
-                _TIMES[self.key] = (_milliseconds(self.whole), _milliseconds(self.rest))
+                rest = _milliseconds(self.rest, is_tuned=False)
+                _TIMES[self.key] = (_milliseconds(self.whole), rest)
             except Exception:
                 log.debug("no times of what stands around a region", exc_info=True)
                 _TIMES[self.key] = None
@@ -206,18 +213,22 @@ def _text(module: fx.GraphModule) -> str:
     return f"{module.graph} {inputs}"
 
 
-def _compiled(module: fx.GraphModule) -> Any:
+def _compiled(module: fx.GraphModule, is_tuned: bool = True) -> Any:
     with V.fake_mode:
         fakes = [
             torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device)
             for each in _inputs(module)
         ]
-    settings = {"pipeline_max_autotune_gemm": False, "max_autotune_gemm_backends": "ATEN"}
+    settings: dict[str, Any] = {
+        "pipeline_max_autotune_gemm": False,
+        "max_autotune_gemm_backends": "ATEN",
+        **({} if is_tuned else _UNTUNED),
+    }
     return compile_for_benchmark(module, fakes, settings)
 
 
-def _milliseconds(module: fx.GraphModule) -> float:
-    call = _compiled(module).call
+def _milliseconds(module: fx.GraphModule, is_tuned: bool = True) -> float:
+    call = _compiled(module, is_tuned).call
     inputs = [
         rand_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device)
         for each in _inputs(module)

@@ -42,7 +42,8 @@ def time_alike(choices: Sequence[Any]) -> bool:
 def _benchmark(choice: Any, *inputs: Any, out: torch.Tensor) -> float:
     make_call = run_function(choice)
     assert make_call is not None  # `time_alike` has checked it
-    return milliseconds_of(functools.partial(make_call, out=out), inputs)
+    factor = getattr(choice, "time_factor", 1.0)
+    return factor * milliseconds_of(functools.partial(make_call, out=out), inputs)
 
 
 def milliseconds_of(
