@@ -257,17 +257,20 @@ template <class Gemm> struct SkinnyStreamedSums {
         loaded = copied;
       else if constexpr (Gemm::PERSISTENT)
         starts_tile = loaded.advance(range);
-      if constexpr (BY_POINTERS) {
-        const int steps = (starts_tile ? 1 - range.blocks : 1) * (TILE_K / DEPTH);
-        scales += epilogue.b_scale_step() * steps;
-        zeros += epilogue.b_zero_step() * steps;
-      }
+      skip_blocks(1);
       if (starts_tile) point_to_next_tile(range.end_n - loaded.rows_left);
     }
   }
-  // Moves from the scales of a tile's rows to those of the next tile, where the lane's first row is
-  // n.
+  __device__ __forceinline__ void skip_blocks(int blocks) {
+    if constexpr (!BY_POINTERS) return;
+    scales += epilogue.b_scale_step() * blocks * (TILE_K / DEPTH);
+    zeros += epilogue.b_zero_step() * blocks * (TILE_K / DEPTH);
+  }
+  // Moves from the scales of a tile to those of the next, where the lane's first row is n. `renew`
+  // forces a branch: predicated instructions would be issued in each K block.
   __device__ __forceinline__ void point_to_next_tile(int n) {
+    ptx::renew(scale_stride);
+    skip_blocks(-range.blocks);
     const int batch = range.batch, last = n - range.columns;
     if constexpr (Epilogue::B_COLUMNS == 1) {
       scales += epilogue.b_scale_stride() * range.columns;
