@@ -123,14 +123,15 @@ __device__ __forceinline__ void copy_async(unsigned shared, const void* global, 
                  : "memory");
 }
 // The same of 16 bytes, if `present`; otherwise neither address is used. A branch around the copy
-// would draw the computation of both addresses into it.
+// would draw the computation of both addresses into it. The L2 cache loads whole lines: the rest is
+// copied soon, by other lanes or warps.
 __device__ __forceinline__ void copy_async_if(bool present, unsigned shared, const void* global,
                                               int valid) {
   asm volatile(
       "{\n"
       "  .reg .pred p;\n"
       "  setp.ne.s32 p, %3, 0;\n"
-      "  @p cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
+      "  @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n"
       "}" ::"r"(shared),
       "l"(global), "r"(valid), "r"(int(present))
       : "memory");
