@@ -60,7 +60,7 @@ def of_plan(plan):
 
 @devices
 @pytest.mark.filterwarnings("ignore")
-@of_plan(planned(TRANSFORMS, 2))
+@of_plan(planned(TRANSFORMS, 3))
 def test_transforms(name, transform, device):
     check(CASES[name], transform, device)
 

@@ -10,6 +10,7 @@ from cutlass_api.weights._packing import repacked, unpacked
 from stand_in import device
 from stand_in.emulated import operand
 
+from support.emulation import SPARSE
 from support.quantized import INPUTS, check_kernels
 
 
@@ -54,7 +55,7 @@ def emulated(*arguments):
 def check(output):
     """Each problem with one input type: the programs of the others differ in the conversion."""
     for at, input in enumerate(INPUTS):
-        check_kernels(emulated, input, getattr(torch, output), at, len(INPUTS))
+        check_kernels(emulated, input, getattr(torch, output), at, SPARSE * len(INPUTS))
     print("done")
 
 

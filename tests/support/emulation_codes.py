@@ -7,7 +7,7 @@ import torch
 from cutlass_api.arguments import GemmArguments, PerformanceControls
 
 from support import codes
-from support.emulation import finish
+from support.emulation import SPARSE, finish
 from support.properties import family_of
 
 
@@ -15,7 +15,7 @@ def check(shape: tuple[int, int, int], is_thorough: bool) -> None:
     """Some kernels of each case, in turn; if ``is_thorough``, every kernel of the first case."""
     failures = []
     for at, name in enumerate(codes.CASES):
-        failures += codes.failures_of(name, shape, at, 1 if is_thorough and at == 0 else 12)
+        failures += codes.failures_of(name, shape, at, SPARSE if is_thorough and at == 0 else 12)
     finish(failures)
 
 
@@ -36,7 +36,7 @@ def ranges(shape: tuple[int, int, int]) -> None:
         many = GemmArguments(few.args.A, few.args.B, out, "float32")
         found = cutlass_api.get_kernels(few.args)
         kernels = [kernel for kernel in found if family_of(kernel) == "skinny"]
-        for kernel in kernels[at % 6 :: 6]:
+        for kernel in kernels[at % 6 :: 6 * SPARSE]:
             few.out.fill_(torch.nan)
             kernel.run(few.args)
             out.fill_(torch.nan)
@@ -64,7 +64,7 @@ def batches(free: int) -> Iterator[str]:
     expected = (x.double() @ w.double().mT).half()
     kernels = [each for each in cutlass_api.get_kernels(args) if family_of(each) == "skinny"]
     assert kernels, "no kernel"
-    for kernel in kernels[free % 2 :: 2]:
+    for kernel in kernels[free % 2 :: 2 * SPARSE]:
         out.fill_(torch.nan)
         kernel.run(args)
         if not torch.equal(out, expected):

@@ -11,7 +11,7 @@ from cutlass_api.ops import _epilogues
 from cutlass_api.ops._scales import grouped_operands
 
 from support.eight_bits import blocks, factors, of_blocks, spread, swizzled
-from support.emulation import Kernel, finish
+from support.emulation import SPARSE, Kernel, finish
 from support.memory import random_values
 from support.properties import family_of, over_grid
 
@@ -132,7 +132,7 @@ def block_scales() -> None:
             kernels = [x for x in kernels if family_of(x) == "sm90" and not packs(x)]
             assert kernels, (at, kind, k)
         every = at == 0 and k == PARTIAL
-        for kernel in kernels if every else kernels[(at + turn) % 3 :: 10]:
+        for kernel in kernels[::SPARSE] if every else kernels[(at + turn) % 3 :: 10 * SPARSE]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {kind} {k} {at}")
     finish(failures)
@@ -244,7 +244,7 @@ def sums_with_factors() -> None:
         ]
         kernels.sort(key=lambda kernel: kernel.metadata.kernel_name)
         assert kernels, (at, kind)
-        for kernel in kernels[(at + turn) % 7 :: 24]:
+        for kernel in kernels[(at + turn) % 7 :: 24 * SPARSE]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {kind} {at}")
     finish(failures)
@@ -385,7 +385,7 @@ def integer_scales() -> None:
         kernels = [k for k in cutlass_api.get_kernels(args) if family_of(k) == "sm90"]
         assert kernels, at
         some = kernels[at % 8 :: 8] if is_k_major else kernels[at % 4 :: 4]
-        for kernel in kernels if at == 0 else some:
+        for kernel in kernels[::SPARSE] if at == 0 else some:
             out.fill_(torch.nan)
             kernel.run(args)
             limit = expected.abs() * torch.finfo(wide).eps / 2 + 2e-5 * expected.abs().max()
