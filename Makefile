@@ -22,7 +22,7 @@ SOURCES := .cargo/config.toml $(shell find src kernels python -type f -not -name
 WHEEL_TARGETS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.[ch]')
 
-.PHONY: help demo test test-rust test-python test-emulated test-gpu test-torch test-operators lint \
+.PHONY: help demo test test-rust test-python test-kernels test-gpu test-torch test-operators lint \
 	lint-rust lint-others format docs look wheel wheels clean
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,9 +48,9 @@ test-operators: $(INSTALLED) ## all samples of torch's products through all its 
 	OMP_NUM_THREADS=1 TEST_OPERATORS=all $(BIN)/$(PYTEST) -n 2 -o faulthandler_timeout=180 \
 		tests/operators
 
-test-emulated: $(INSTALLED) ## all kernels of the samples that the emulator executes
-	OMP_NUM_THREADS=1 TEST_KERNELS=all $(BIN)/$(PYTEST) -n 2 \
-		tests/reference/test_emulated.py tests/pytorch/test_quantize_kernels.py
+test-kernels: $(INSTALLED) ## all kernels of the samples: compiled, and executed by the emulator
+	OMP_NUM_THREADS=1 TEST_KERNELS=all $(BIN)/$(PYTEST) -n 2 tests/compile tests/reference \
+		tests/pytorch/test_quantize_kernels.py
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	$(BIN)/$(PYTEST) -m gpu

@@ -10,7 +10,7 @@ import torch
 from cutlass_api.metadata import Sm90DesignMetadata
 from support.compiling import args_of
 from support.helpers import SELDOM_STORED, fake, fake_gemm, names, spilled_bytes
-from support.properties import every_kernel, sample
+from support.properties import SPARSE, every_kernel, sample
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
 
@@ -67,7 +67,9 @@ def sample_of(cc):
 
 PLAN = [(cc, kernel) for cc in ARCHITECTURES for kernel in sample_of(cc)]
 planned = pytest.mark.parametrize(
-    "cc, kernel", PLAN, ids=[f"{cc}-{k.metadata.kernel_name}" for cc, k in PLAN]
+    "cc, kernel",
+    PLAN[::SPARSE],
+    ids=[f"{cc}-{k.metadata.kernel_name}" for cc, k in PLAN[::SPARSE]],
 )
 
 

@@ -2,7 +2,7 @@
 
 The emulator executes PTX on the CPU (tests/emulator). It shows wrong results, writes outside of an
 output, accesses outside of the operands and hangs; it shows neither races nor missing waits. Some
-kernels of each sample run, and all of it with `make test-emulated`.
+kernels of each sample run, and all of them with `make test-kernels`.
 """
 
 import json

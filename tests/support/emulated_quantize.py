@@ -10,7 +10,7 @@ from cutlass_api.weights._packing import repacked, unpacked
 from stand_in import device
 from stand_in.emulated import operand
 
-from support.emulation import SPARSE
+from support.properties import SPARSE
 from support.quantized import INPUTS, check_kernels
 
 

@@ -1,15 +1,13 @@
 """Tests of kernels in a process without a GPU, whose launches the emulator executes.
 
 test_emulated.py runs each function in a process of its own. The functions use the operands, limits
-and checks of the GPU tests, on smaller problems. With TEST_KERNELS=all (`make test-emulated`), all
-kernels of each sample run; otherwise every ``SPARSE``-th, since NVRTC takes half a second of each.
+and checks of the GPU tests, on smaller problems.
 """
 
 import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
-from os import environ
 
 import cutlass_api
 import torch
@@ -42,6 +40,7 @@ from support.helpers import DTYPES, LAYOUTS, served
 from support.memory import Form, Output, just_aligned, random_operand
 from support.problems import check
 from support.properties import (
+    SPARSE,
     every_kernel,
     family_of,
     first_of_families,
@@ -60,9 +59,6 @@ memory.DEVICE = torch.device("cpu")
 problems.FATAL = ()
 
 Kernel = cutlass_api.Kernel
-
-#: One of so many kernels of a sample runs.
-SPARSE = 1 if environ.get("TEST_KERNELS") == "all" else 3
 
 
 def parts(kernel: Kernel) -> Iterator[object]:

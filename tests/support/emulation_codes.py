@@ -7,8 +7,8 @@ import torch
 from cutlass_api.arguments import GemmArguments, PerformanceControls
 
 from support import codes
-from support.emulation import SPARSE, finish
-from support.properties import family_of
+from support.emulation import finish
+from support.properties import SPARSE, family_of
 
 
 def check(shape: tuple[int, int, int], is_thorough: bool) -> None:

@@ -11,9 +11,9 @@ from cutlass_api.ops import _epilogues
 from cutlass_api.ops._scales import grouped_operands
 
 from support.eight_bits import blocks, factors, of_blocks, spread, swizzled
-from support.emulation import SPARSE, Kernel, finish
+from support.emulation import Kernel, finish
 from support.memory import random_values
-from support.properties import family_of, over_grid
+from support.properties import SPARSE, family_of, over_grid
 
 E4M3, E5M2, E8M0 = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16

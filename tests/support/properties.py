@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import environ
 
 import cutlass_api
 import torch
@@ -11,6 +12,10 @@ from cutlass_api.arguments import GemmArguments, GroupedGemmArguments, Performan
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
 
 from support.helpers import FLOAT8
+
+#: One of so many kernels of a sample is compiled, or executed by the emulator: all with
+#: TEST_KERNELS=all (`make test-kernels`), since NVRTC takes half a second of each.
+SPARSE = 1 if environ.get("TEST_KERNELS") == "all" else 3
 
 # ---- kernels -------------------------------------------------------------------------------------
 
