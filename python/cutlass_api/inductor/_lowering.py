@@ -57,7 +57,8 @@ SURROUNDINGS = "cutlass_api_surroundings"
 ALONE = "cutlass_api_alone"
 
 
-#: Times of one kernel scatter by as much.
+#: Of the time of products whose other operations fuse with what follows (`ALONE`). Times of one
+#: kernel scatter by as much.
 _FUSED_FACTOR = 1.02
 
 

@@ -108,8 +108,8 @@ def milliseconds(make_calls: Callable[[], Sequence[Callable[[], Any]]]) -> float
 
 @contextmanager
 def _capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Captures calls on the current stream. ``torch.cuda.graph`` would collect garbage first, which
-    takes up to 0.4 s of a large compilation."""
+    """Captures calls on the current stream. ``torch.cuda.graph`` would also collect garbage and
+    free cached memory, a hundred times in the compilation of a model."""
     collects = gc.isenabled()
     gc.disable()  # what it frees may call the driver
     try:
