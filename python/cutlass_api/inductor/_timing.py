@@ -7,11 +7,9 @@ after a pause in which the clocks fall.
 """
 
 import functools
-import gc
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -98,30 +96,13 @@ def milliseconds(make_calls: Callable[[], Sequence[Callable[[], Any]]]) -> float
         repetitions = max(1, min(_REPETITIONS, round(_SECONDS / max(seconds, 1e-6))))
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with _capture(graph):
+        # Other threads may call the driver meanwhile: they compile kernels.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             for _ in range(repetitions):
                 call_all()
         # The first replay also raises the clocks of an idle GPU.
         times = [_timed(graph.replay) for _ in range(_ROUNDS + 1)][1:]
     return statistics.median(times) / (repetitions * len(calls))
-
-
-@contextmanager
-def _capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Captures calls on the current stream. ``torch.cuda.graph`` would also collect garbage and
-    free cached memory, a hundred times in the compilation of a model."""
-    collects = gc.isenabled()
-    gc.disable()  # what it frees may call the driver
-    try:
-        # Other threads may call the driver meanwhile: they compile kernels.
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            yield
-        finally:
-            graph.capture_end()
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _timed(run: Callable[[], Any]) -> float:
