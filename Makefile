@@ -14,8 +14,8 @@ INSTALLED := $(VENV)/.installed-test
 REQUIRE := $(BIN)/uv pip install --quiet --requirements pyproject.toml
 # Two processes, each with one thread of torch: tests of times run alone, behind the others.
 PYTEST := python -m pytest -q --dist worksteal
-# Without a GPU, tests that need one are left out: to skip 2,400 takes half a minute.
-WITHOUT_GPU := $(if $(wildcard /dev/nvidia*),, and not gpu)
+# Without a GPU (/dev/dxg is that of WSL), tests that need one are left out, not skipped one by one.
+WITHOUT_GPU := $(if $(wildcard /dev/nvidia* /dev/dxg),, and not gpu)
 # The files with tests of times. To collect all files takes 15 s.
 TIMING = $(shell grep -rl mark.timing tests --include='test_*.py')
 # The environment of `test-torch`.
@@ -38,6 +38,7 @@ test: ## lints, Rust tests, pytest
 	@$(MAKE) --no-print-directory -j 2 lint test-rust
 	@$(MAKE) --no-print-directory test-python
 
+# There are unit tests only: without --lib, cargo also builds the library, which they do not use.
 test-rust: ## the tests of the Rust core and of the emulator
 	cargo test --quiet --workspace --lib
 

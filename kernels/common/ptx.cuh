@@ -123,8 +123,8 @@ __device__ __forceinline__ void copy_async(unsigned shared, const void* global, 
                  : "memory");
 }
 // The same of 16 bytes, if `present`; otherwise neither address is used. A branch around the copy
-// would draw the computation of both addresses into it. The L2 cache loads whole lines: the rest is
-// copied soon, by other lanes or warps.
+// would draw the computation of both addresses into it. L2 loads the whole line of 128 bytes,
+// of which other copies need the rest soon (PTX ISA, "cp.async", ".level::prefetch_size").
 __device__ __forceinline__ void copy_async_if(bool present, unsigned shared, const void* global,
                                               int valid) {
   asm volatile(

@@ -1,7 +1,8 @@
 """Tests of kernels in a process without a GPU, whose launches the emulator executes.
 
 test_emulated.py runs each function in a process of its own. The functions use the operands, limits
-and checks of the GPU tests, on smaller problems.
+and checks of the GPU tests, on smaller problems. Of the kernels that a function names, one of
+`SPARSE` runs.
 """
 
 import gc

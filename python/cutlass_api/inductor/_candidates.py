@@ -158,8 +158,8 @@ class Caller(ExternKernelCaller):
 
 
 def record_winner(caller: Any) -> None:
-    """Notes the fastest choice at the node in lowering. Choices that Inductor makes behind the
-    lowering have no node, and no trial needs them."""
+    """Notes the fastest choice at the node in lowering. Inductor also chooses after the lowering,
+    where there is no node; trials do not read those choices."""
     if V.graph.current_node is not None:
         V.graph.current_node.meta[WINNER] = caller
 

@@ -176,12 +176,11 @@ def _proposed(graph: fx.Graph, epilogue: Epilogue | None, regions: set[fx.Node])
         if fused is not None:
             of_one = Proposal(Trial(fused), origin, _of_first(region))
     inside = _inside(region)
-    around, alone = None, None
-    if not is_vector_product(region.product) and has_fused_users(inside, regions):
-        alone = epilogue.products_alone()
+    is_vector = is_vector_product(region.product)
+    has_alone = not is_vector and has_fused_users(inside, regions)
+    alone = epilogue.products_alone() if has_alone else None
     node = epilogue.replace(graph, partly)
-    if is_vector_product(region.product):
-        around = _around(inside, node, regions)
+    around = _around(inside, node, regions) if is_vector else None
     regions.update(inside)
     return Proposal(Trial(node, around, alone), origin, region, of_one)
 

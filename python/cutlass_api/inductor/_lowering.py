@@ -56,10 +56,10 @@ SURROUNDINGS = "cutlass_api_surroundings"
 #: The key of the products among the operations that the node replaces, if the others take no time.
 ALONE = "cutlass_api_alone"
 
-
-#: Of the time of products whose other operations fuse with what follows (`ALONE`). Times of one
-#: kernel scatter by as much.
-_FUSED_FACTOR = 1.02
+#: The time of products alone is multiplied by this: the operations that fuse take a little, too,
+#: times of one kernel scatter by as much, and a kernel of ours that is as fast spares Inductor the
+#: autotuning of its templates.
+_ALONE_FACTOR = 1.02
 
 
 class ReplacedCaller(SubgraphChoiceCaller):
@@ -90,9 +90,8 @@ class ReplacedCaller(SubgraphChoiceCaller):
         trace = make_fx(fx.Interpreter(replaced).run)
         super().__init__(f"cutlass_api_replaced_{at}", nodes, layout, "unfused", trace)
         self._alone = alone
-        #: Of the measured time. What fuses with other operations takes a little; where times are as
-        #: good as equal, a kernel of ours spares Inductor the autotuning of its templates.
-        self.time_factor = 1.0 if alone is None else _FUSED_FACTOR
+        #: By which the measured time is multiplied.
+        self.time_factor = 1.0 if alone is None else _ALONE_FACTOR
         self._timed = make_fx(fx.Interpreter(alone).run) if alone is not None else trace
 
     def _compute_sym_input_values(self) -> list[int]:
