@@ -18,6 +18,8 @@
 // Elements   f16, bf16 or f32, the same for A and B; or MIXED: f16 or bf16, times s8, u8, e4m3 or
 //            codes of 4 bits, which skinny/streamed_sums.cuh adds up without these tiles. f32 sums.
 //            Method::MMA rounds f32 to tf32; Method::FMA, f32 only, does not.
+// Joint      B consists of MATRICES matrices (N_i, K), whose columns lie side by side in the
+//            output. A tile lies in one of them.
 // Strides    1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //            stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of an
 //            element. Output strides are free.
@@ -33,6 +35,7 @@
 #include "common/types.cuh"
 #include "common/vector.cuh"
 #include "common/widen.cuh"
+#include "skinny/joint.cuh"
 #include "skinny/range.cuh"
 #include "skinny/store_sums.cuh"
 #include "skinny/streamed_sums.cuh"
@@ -40,7 +43,8 @@
 enum class Method { MMA, FMA };
 
 template <class A, class B, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int ROWS, int TILE_N,
-          int TILE_K, int WARPS_N, int STAGES, int SPLIT, int ALIGN, Method METHOD, class Epilogue>
+          int TILE_K, int WARPS_N, int STAGES, int SPLIT, int ALIGN, Method METHOD, class Epilogue,
+          int MATRICES = 1>
 struct SkinnyGemm {
   // MIXED: B is converted to A's type, of 16 bits, in registers.
   static constexpr bool MIXED = class_of<A> == ElementClass::HALF && is_widened<B>;
@@ -56,6 +60,7 @@ struct SkinnyGemm {
                 "copies through registers are double-buffered");
   static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8,
                 "a portable cluster has at most 8 CTAs");
+  static_assert(MATRICES == 1 || (class_of<B> == ElementClass::HALF && B_K_MAJOR));
   static_assert(METHOD != Method::FMA || is_same<Element, f32>,
                 "on tensor cores, products of 16-bit elements are exact in f32");
 
@@ -329,8 +334,7 @@ struct SkinnyGemm {
     } else {
       CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k,
                        params.a_stride[1], params.a_stride[2], start_m, params.m);
-      CopierB copier_b(params.b, params.b_stride[0] * batch + params.b_stride[1] * start_k,
-                       params.b_stride[2], params.b_stride[1], start_n, params.n);
+      CopierB copier_b = skinny_copier_of_b<CopierB, MATRICES>(params, batch, start_n, start_k);
       ptx::wait_for_prior_grids();
       add_blocks(sums, copier_a, copier_b, blocks, k_length, shared);
     }

@@ -26,6 +26,8 @@
 //            other order comes from registers. An A of a mixed product does so to be converted.
 // Dual       The epilogue takes the sums of two products of one operand. The tile of the other
 //            operand holds rows of both matrices (Sm90Config::DUAL).
+// Joint      The user's B consists of several matrices, whose columns lie side by side in the
+//            output (Sm90Config::MATRICES).
 // Frame      A has `m` rows, B `n` columns. Rows of the output lie along m, or along n if
 //            OUT_TRANSPOSED. That serves outputs with few rows: they lie on wgmma's N, of which an
 //            instruction takes as few as 8, while it takes 64 of M. The epilogue and `out_stride`
@@ -67,11 +69,13 @@
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
           int TILE_M, int TILE_N, int B_ROW_BYTES, int STAGES, int CONSUMERS, Schedule SCHEDULE,
           int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID, bool OUT_TRANSPOSED,
-          bool GROUPED, int A_ALIGN, bool FAST_SUMS, class Epilogue>
+          bool GROUPED, int A_ALIGN, bool FAST_SUMS, class Epilogue, int MATRICES = 1,
+          bool MATRICES_ARE_A = false>
 struct Sm90Gemm {
-  using Config = Sm90Config<A, B, Accumulator, Out, A_K_MAJOR, B_K_MAJOR, TILE_M, TILE_N,
-                            B_ROW_BYTES, STAGES, CONSUMERS, SCHEDULE, CLUSTER_M, CLUSTER_N, SPLIT,
-                            OVER_GRID, OUT_TRANSPOSED, GROUPED, A_ALIGN, FAST_SUMS, Epilogue>;
+  using Config =
+      Sm90Config<A, B, Accumulator, Out, A_K_MAJOR, B_K_MAJOR, TILE_M, TILE_N, B_ROW_BYTES, STAGES,
+                 CONSUMERS, SCHEDULE, CLUSTER_M, CLUSTER_N, SPLIT, OVER_GRID, OUT_TRANSPOSED,
+                 GROUPED, A_ALIGN, FAST_SUMS, Epilogue, MATRICES, MATRICES_ARE_A>;
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using TileOrder = Sm90TileOrder<Config>;
@@ -110,6 +114,10 @@ struct Sm90Gemm {
       if (!Config::A_BY_THREADS) ptx::prefetch_tensor_map(&params.a);
       ptx::prefetch_tensor_map(&params.b);
       if (BoxesB::LONGER > 0) ptx::prefetch_tensor_map(&params.b_shorter);
+      if constexpr (MATRICES > 1)
+#pragma unroll
+        for (int i = 0; i < MATRICES - 1; ++i)
+          ptx::prefetch_tensor_map(static_cast<const JointSm90Params&>(params).panels + i);
       if (!OUT_TRANSPOSED) ptx::prefetch_tensor_map(&params.out);
       pipeline.init();
       if constexpr (Config::IN_CLUSTER) ClusterSplit::init(pipeline.split_word(), split);

@@ -23,3 +23,15 @@ static_assert(sizeof(GemmParams) == 128);
 RUTLASS_FIELD(GemmParams, a_stride, 24);
 RUTLASS_FIELD(GemmParams, m, 96);
 RUTLASS_FIELD(GemmParams, offsets, 112);
+
+// A further matrix B of a joint GEMM, whose columns follow those of the matrices before.
+struct GemmPanel {
+  const void* b;
+  long long stride;  // along n, in elements
+  long long start;   // its first column; beyond `n` if there is no such matrix
+};
+
+// The parameter of a joint skinny kernel. `n` counts the columns of all matrices.
+struct JointGemmParams : GemmParams { GemmPanel panels[3]; };
+static_assert(sizeof(JointGemmParams) == 200);
+RUTLASS_FIELD(JointGemmParams, panels, 128);

@@ -20,7 +20,8 @@ __host__ __device__ constexpr int reducer_columns(int tile_n, int split, int uni
 template <class A_, class B_, class Accumulator_, class Out_, bool A_K_MAJOR_, bool B_K_MAJOR_,
           int TILE_M_, int TILE_N_, int B_ROW_BYTES_, int STAGES_, int CONSUMERS_,
           Schedule SCHEDULE_, int CLUSTER_M_, int CLUSTER_N_, int SPLIT_, bool OVER_GRID_,
-          bool OUT_TRANSPOSED_, bool GROUPED_, int A_ALIGN_, bool FAST_SUMS_, class Epilogue_>
+          bool OUT_TRANSPOSED_, bool GROUPED_, int A_ALIGN_, bool FAST_SUMS_, class Epilogue_,
+          int MATRICES_, bool MATRICES_ARE_A_>
 struct Sm90Config {
   // ---- template parameters, by name ----
 
@@ -51,6 +52,16 @@ struct Sm90Config {
                           is_same<Accumulator, f32> && !OVER_GRID && !GROUPED && A_ALIGN == 16));
   // A column of the output, and the output's number of them, as columns of both matrices.
   static __host__ __device__ constexpr int output_column(int n) { return DUAL_COLUMNS ? n / 2 : n; }
+
+  // ---- joint GEMM ----
+
+  // The columns of MATRICES matrices B lie side by side in the output. A tile lies in one of them,
+  // each of which has a tensor map. The matrices are on the side of the program's A if
+  // MATRICES_ARE_A.
+  static constexpr int MATRICES = MATRICES_;
+  static constexpr bool MATRICES_ARE_A = MATRICES_ARE_A_;
+  static_assert(MATRICES == 1 || (class_of<A> == ElementClass::HALF && !DUAL && !GROUPED &&
+                                  (MATRICES_ARE_A ? A_K_MAJOR_ : B_K_MAJOR_) && A_ALIGN == 16));
 
   // ---- threads and tiles ----
 

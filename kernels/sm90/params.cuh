@@ -33,3 +33,13 @@ RUTLASS_FIELD(Sm90Params, offsets, 456);
 RUTLASS_FIELD(Sm90Params, a_pointer, 472);
 RUTLASS_FIELD(Sm90Params, workspace, 496);
 RUTLASS_FIELD(Sm90Params, b_shorter, 512);
+
+// The parameter of a joint kernel: in addition, the further matrices B. They are on the side of the
+// program's A if MATRICES_ARE_A. `m` (else `n`) counts the columns of all.
+struct alignas(64) JointSm90Params : Sm90Params {
+  TensorMap panels[3];
+  int starts[3];  // the first column of each; INT_MAX if there is no such matrix
+};
+static_assert(sizeof(JointSm90Params) == 1088);
+RUTLASS_FIELD(JointSm90Params, panels, 640);
+RUTLASS_FIELD(JointSm90Params, starts, 1024);

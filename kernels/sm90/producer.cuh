@@ -51,15 +51,20 @@ template <class Config> struct Sm90Producer {
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const typename TileOrder::Tile tile = order[index];
-      const BoxesA boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
-                           params.a_batched ? tile.batch : 0, rank_n);
+      BoxesA boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
+                     params.a_batched ? tile.batch : 0, rank_n);
       // Beside an A that threads load, tiles of B are loaded whole, including zeros beyond n: the
       // loop over boxes would delay the threads' loads.
       const int end_b = A_BY_THREADS ? tile.n + Config::TILE_N : params.n,
                 box_b = A_BY_THREADS ? BoxesB::SLICE : params.b_box;
-      const BoxesB boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
+      BoxesB boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
-      const TensorMap* const map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
+      const TensorMap *map_a = &params.a,
+                      *map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
+      if constexpr (Config::MATRICES > 1 && Config::MATRICES_ARE_A)
+        boxes_a.mn -= take_matrix(params, map_a, tile.m);
+      else if constexpr (Config::MATRICES > 1)
+        boxes_b.mn -= take_matrix(params, map_b, tile.n);
       const bool all_boxes = (A_BY_THREADS || boxes_a.has_all()) && boxes_b.has_all();
       // Report slices outside the operand: lane i reports to CTA i (see boxes.cuh). One thread
       // would take as long as a K block to report to all CTAs.
@@ -79,14 +84,14 @@ template <class Config> struct Sm90Producer {
         if (first_warp && all_boxes) {
           if (ptx::elect_one()) {
             ptx::barrier_arrive_expect_tx(full, expected);
-            if (!A_BY_THREADS) boxes_a.load_all(a, &params.a, full, k, rank_n, row);
+            if (!A_BY_THREADS) boxes_a.load_all(a, map_a, full, k, rank_n, row);
             boxes_b.load_all(b, map_b, full, k, rank_m, column);
           }
         } else if (first_warp) {
           if (reports) ptx::barrier_complete_tx<1>(full, lane);
           if (ptx::elect_one()) {
             ptx::barrier_arrive_expect_tx(full, expected);
-            if (!A_BY_THREADS) boxes_a.load(a, &params.a, full, k, rank_n, row);
+            if (!A_BY_THREADS) boxes_a.load(a, map_a, full, k, rank_n, row);
             boxes_b.load(b, map_b, full, k, rank_m, column);
           }
         }
@@ -102,6 +107,17 @@ template <class Config> struct Sm90Producer {
 #pragma unroll 1
       for (int stage = 0; stage < Config::STAGES; ++stage, slot.advance())
         ptx::barrier_wait(pipeline.empty + 8 * slot.stage, slot.phase ^ 1);
+  }
+
+  // Finds the matrix B that has the tile from this column on: its tensor map and its first column.
+  static __device__ __forceinline__ int take_matrix(const Sm90Params& params, const TensorMap*& map,
+                                                    int column) {
+    const auto& joint = static_cast<const JointSm90Params&>(params);
+    int start = 0;
+#pragma unroll
+    for (int i = 0; i < Config::MATRICES - 1; ++i)
+      if (column >= joint.starts[i]) map = &joint.panels[i], start = joint.starts[i];
+    return start;
   }
 
   // Prefetches the CTA's first tiles of A into L2: A is the large operand of a mixed product of few

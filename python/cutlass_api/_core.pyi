@@ -303,14 +303,16 @@ class GemmArguments(RuntimeArguments):
     """out = A @ B.
 
     A has shape (M, K), B (K, N), out (M, N); or all three have a leading batch dimension L.
-    Any strides. accumulator_type is the dtype of the accumulator. Raises ValueError if the
-    shapes do not match, the operands are on different devices, or out is read-only.
+    Any strides. B may be a list of 2 to 4 matrices (K, N_i) of one dtype, contiguous along K:
+    their products lie side by side in out. accumulator_type is the dtype of the accumulator.
+    Raises ValueError if the shapes do not match, the operands are on different devices, or
+    out is read-only.
     """
 
     def __new__(
         cls,
         A: TensorLike | KernelOperand,
-        B: TensorLike | KernelOperand,
+        B: TensorLike | KernelOperand | Sequence[TensorLike],
         out: TensorLike | KernelOperand,
         accumulator_type: NumericLike,
         epilogue: Any | None = None,
@@ -1198,7 +1200,7 @@ def matmul(
 
 def launch_gemm(
     A: TensorLike,
-    B: TensorLike,
+    B: TensorLike | Sequence[TensorLike],
     *operands: TensorLike | float,
     out: TensorLike | tuple[TensorLike, ...],
     epilogue: Callable[..., Any] | str | None = None,
@@ -1213,8 +1215,9 @@ def launch_gemm(
     operators of `torch.ops.cutlass_api` and code that Inductor generates call this function.
 
     A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast.
-    With offsets, int32 of shape (G,), A is (TotalM, K), B (G, K, N), and the product is a
-    grouped GEMM. operands: tensors or numbers, one per parameter of the epilogue after the
+    B may be a list of 2 to 4 matrices, as in `GemmArguments`, without an epilogue. With
+    offsets, int32 of shape (G,), A is (TotalM, K), B (G, K, N), and the product is a grouped
+    GEMM. operands: tensors or numbers, one per parameter of the epilogue after the
     accumulator. out: the output, or a tuple of the outputs in the order of the epilogue's
     return. epilogue: an epilogue function or its source; None: out = A @ B. kernel: the name
     of the kernel to run if it serves the operands; otherwise, and if None, the kernel that

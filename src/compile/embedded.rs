@@ -51,6 +51,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sgemm.cuh",
     "simt.cuh",
     "skinny.cuh",
+    "skinny/joint.cuh",
     "skinny/range.cuh",
     "skinny/store_sums.cuh",
     "skinny/streamed_sums.cuh",

@@ -11,6 +11,8 @@ pub enum Value {
     Scalar(f64),
     /// A matrix of B's shape, dtype and strides.
     Factor(View),
+    /// A further matrix B of a joint GEMM.
+    Panel(View),
 }
 
 /// An epilogue with its operands.
@@ -32,7 +34,7 @@ impl Epilogue {
                 Input::Tensor(_) => &mut tensors,
                 Input::Scalar(_) => &mut scalars,
                 // Not in the block: the kernel's own parameter has it.
-                Input::Factor(_) => return 0,
+                Input::Factor(_) | Input::Panel { .. } => return 0,
             };
             *next += 1;
             *next - 1
@@ -59,6 +61,10 @@ impl Epilogue {
         let Epilogue { graph, inputs, outputs, reduced } = other.epilogue;
         let input = |(ours, (theirs, value)): (&Input, (&Input, &Value))| match (ours, value) {
             (Input::Tensor(tensor), Value::Tensor(view)) => tensor.serves(view),
+            (Input::Panel { unit, align }, _) => match theirs {
+                Input::Panel { unit: of, align: to } => of % unit == 0 && to >= align,
+                _ => false,
+            },
             _ => ours == theirs,
         };
         let output =
@@ -93,6 +99,7 @@ impl BoundEpilogue {
         let input = |(at, value): (usize, &Value)| match value {
             Value::Tensor(view) => Value::Tensor(change(is_scale(at), view)),
             Value::Factor(view) => Value::Factor(change(false, view)),
+            Value::Panel(view) => Value::Panel(change(false, view)),
             Value::Scalar(number) => Value::Scalar(*number),
         };
         let output = |view: &Option<View>| view.as_ref().map(|view| change(false, view));
@@ -112,12 +119,23 @@ impl BoundEpilogue {
         })
     }
 
+    /// The further matrices B of a joint GEMM and their names, in the order of their columns.
+    pub fn panels(&self) -> impl Iterator<Item = (&'static str, &View)> {
+        let names = self.epilogue.graph.inputs.iter();
+        names.zip(&self.inputs).filter_map(|(name, value)| match value {
+            Value::Panel(view) => Some((name.as_str(), view)),
+            _ => None,
+        })
+    }
+
     /// The tensors and their names: inputs, then outputs without D.
     pub fn tensors(&self) -> Vec<(&'static str, &View)> {
         let graph = &self.epilogue.graph;
         let inputs =
             graph.inputs.iter().zip(&self.inputs).filter_map(|(name, value)| match value {
-                Value::Tensor(view) | Value::Factor(view) => Some((name.as_str(), view)),
+                Value::Tensor(view) | Value::Factor(view) | Value::Panel(view) => {
+                    Some((name.as_str(), view))
+                }
                 Value::Scalar(_) => None,
             });
         let outputs = graph.outputs.iter().zip(&self.outputs);

@@ -221,6 +221,8 @@ impl Functor<'_> {
         match self.epilogue.graph.node(id) {
             Node::Accumulator | Node::ScaledAccumulator => "values[e]".to_owned(),
             Node::Product(_) => "products[e]".to_owned(),
+            // No output depends on the node.
+            Node::Panel(_) => format!("{}(0)", self.type_name(kind)),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
                 Input::Tensor(tensor) => {
                     let e = if tensor.program_steps(self.transposed)[1] == Step::Repeats {
@@ -232,7 +234,7 @@ impl Functor<'_> {
                 }
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
                 // `fuse` refuses an epilogue that also reads the elements of a factor.
-                Input::Factor(_) => format!("{}(0)", self.type_name(kind)),
+                Input::Factor(_) | Input::Panel { .. } => format!("{}(0)", self.type_name(kind)),
             },
             Node::Integer(value) if kind == Kind::Float => self.float_literal(value as f64),
             // C++ parses -2147483648 as the negation of a literal that overflows int.

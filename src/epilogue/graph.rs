@@ -54,6 +54,9 @@ pub enum Node {
     },
     /// Rounded to a float type, or truncated towards zero to an integer type.
     Cast(DType, Id),
+    /// An input, by index, that is a further matrix B of a joint GEMM. No output depends on the
+    /// node: the accumulator's columns are those of all matrices.
+    Panel(u32),
 }
 
 impl Node {
@@ -64,6 +67,7 @@ impl Node {
             | Node::ScaledAccumulator
             | Node::Input(_)
             | Node::Product(_)
+            | Node::Panel(_)
             | Node::Integer(_)
             | Node::Float(_) => self,
             Node::Unary(operation, value) => Node::Unary(operation, place(value)),
@@ -178,7 +182,7 @@ impl ExpressionGraph {
             // Arithmetic on truths uses the integers 0 and 1.
             let meet = |left: Id, right: Id| of(left).max(of(right)).max(Kind::Integer);
             kinds.push(match *node {
-                Node::Accumulator | Node::Product(_) => accumulator,
+                Node::Accumulator | Node::Product(_) | Node::Panel(_) => accumulator,
                 Node::ScaledAccumulator => Kind::Float,
                 Node::Input(at) => inputs[at as usize],
                 Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
@@ -203,6 +207,48 @@ impl ExpressionGraph {
             Node::Product(at) => Some(*at as usize),
             _ => None,
         })
+    }
+
+    /// The inputs that are further matrices B of a joint GEMM, by index, in the order of their
+    /// columns.
+    pub fn panels(&self) -> impl Iterator<Item = usize> {
+        self.nodes.iter().filter_map(|node| match node {
+            Node::Panel(at) => Some(*at as usize),
+            _ => None,
+        })
+    }
+
+    /// The same with `count` more inputs, the further matrices B of a joint GEMM. Returns the
+    /// names of these inputs, too.
+    pub fn with_panels(&self, count: usize) -> (ExpressionGraph, Vec<String>) {
+        let mut graph = self.clone();
+        let mut names = Vec::with_capacity(count);
+        for at in 1..=count {
+            let mut name = format!("B_{at}");
+            while graph.inputs.contains(&name)
+                || graph.outputs.iter().any(|output| output.name == name)
+            {
+                name.push('_');
+            }
+            graph.nodes.push(Node::Panel(graph.inputs.len() as u32));
+            graph.inputs.push(name.clone());
+            names.push(name);
+        }
+        (graph, names)
+    }
+
+    /// The graph that stores the accumulator.
+    pub fn of_accumulator() -> ExpressionGraph {
+        let mut graph = ExpressionGraph::default();
+        let (node, name) = (graph.add(Node::Accumulator), MAIN_OUTPUT.to_owned());
+        graph.outputs.push(Output { name, node, fold: None });
+        graph
+    }
+
+    /// Whether the only output is the accumulator.
+    pub fn is_of_accumulator(&self) -> bool {
+        matches!(self.outputs.as_slice(), [Output { node, fold: None, .. }]
+            if self.node(*node) == Node::Accumulator)
     }
 
     /// Whether each node contributes to an output.

@@ -27,4 +27,4 @@ pub use graph::{ACCUMULATOR, ExpressionGraph, Kind, MAIN_OUTPUT, Node, Number, O
 pub use intern::{intern, intern_name};
 pub use operand_type::{Input, Step, TensorType};
 pub use scaling::{BlockScale, SWIZZLE, SWIZZLED_TILE, Scaling, TILE_SCALES};
-pub use specialized::{Epilogue, Reduction, compute_type};
+pub use specialized::{Epilogue, Joint, Reduction, compute_type};

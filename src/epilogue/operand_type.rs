@@ -99,6 +99,12 @@ pub enum Input {
     Scalar(Kind),
     /// A matrix like B that A is multiplied by, too: the argument of `product`.
     Factor(DType),
+    /// A further matrix B of a joint GEMM. `unit`: the greatest common divisor of the columns of
+    /// all matrices but the last; `align`: the alignment in bytes of all addresses and rows.
+    Panel {
+        unit: u32,
+        align: u32,
+    },
 }
 
 impl Input {
@@ -106,7 +112,7 @@ impl Input {
         match self {
             Input::Tensor(tensor) if tensor.dtype.is_integer() => Kind::Integer,
             Input::Factor(dtype) if dtype.is_integer() => Kind::Integer,
-            Input::Tensor(_) | Input::Factor(_) => Kind::Float,
+            Input::Tensor(_) | Input::Factor(_) | Input::Panel { .. } => Kind::Float,
             Input::Scalar(kind) => kind,
         }
     }

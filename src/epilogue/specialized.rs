@@ -35,6 +35,25 @@ pub struct Reduction {
     pub out: DType,
 }
 
+/// What a kernel of a joint GEMM depends on: a product of A and several matrices B, whose columns
+/// lie side by side in the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joint {
+    /// The number of matrices B.
+    pub matrices: u32,
+    /// The greatest common divisor of the columns of all matrices but the last.
+    pub unit: u32,
+    /// Alignment in bytes of the addresses and rows of all matrices, 16 at most.
+    pub align: u32,
+    /// Whether the epilogue stores the sums unchanged.
+    pub is_plain: bool,
+}
+
+impl Joint {
+    /// Most matrices B: those of the kernels' parameters.
+    pub const MOST: usize = 4;
+}
+
 /// The type of an epilogue's floating-point values: float64 with a float64 accumulator, else
 /// float32.
 pub fn compute_type(accumulator: DType) -> DType {
@@ -91,6 +110,14 @@ impl Epilogue {
         self.graph.factor().is_some()
     }
 
+    /// The matrices B of a joint GEMM; `None` for one matrix.
+    pub fn joint(&self) -> Option<Joint> {
+        let mut panels = self.graph.panels();
+        let Input::Panel { unit, align } = self.inputs[panels.next()?] else { return None };
+        let is_plain = self.graph.is_of_accumulator();
+        Some(Joint { matrices: 2 + panels.count() as u32, unit, align, is_plain })
+    }
+
     /// Eight hexadecimal digits that identify the epilogue in kernel names.
     pub fn digest(&self) -> String {
         // Serializing plain data into memory cannot fail.
@@ -106,6 +133,9 @@ impl fmt::Display for Epilogue {
         let inputs = self.graph.inputs.iter().zip(&self.inputs).map(|(name, input)| match input {
             Input::Tensor(tensor) => format!("{name}: {tensor}"),
             Input::Factor(dtype) => format!("{name}: {dtype} like B"),
+            Input::Panel { unit, .. } => {
+                format!("{name}: further columns of B, behind multiples of {unit}")
+            }
             Input::Scalar(Kind::Float) => format!("{name}: a number"),
             Input::Scalar(_) => format!("{name}: an integer"),
         });

@@ -39,6 +39,16 @@ macro_rules! families {
 }
 
 impl Design {
+    /// This configuration for a joint GEMM of so many matrices B. Unchanged in families that serve
+    /// none.
+    pub fn joint(self, matrices: u32) -> Design {
+        match self {
+            Design::Sm90(config) => Design::Sm90(Sm90 { matrices, ..config }),
+            Design::Skinny(config) => Design::Skinny(Skinny { matrices, ..config }),
+            other => other,
+        }
+    }
+
     /// This configuration for epilogues that take a second product. Unchanged in families whose
     /// programs are the same, and in those that serve no such epilogue.
     pub fn dual(self) -> Design {

@@ -223,14 +223,16 @@ fn passed_checks(refusal: &NotOffered) -> (u32, i64) {
             | Unsupported::Epilogue { .. }
             | Unsupported::MatricesFarApart { .. } => 50,
             Unsupported::NoEpilogues | Unsupported::NoProducts | Unsupported::FastSums => 61,
-            Unsupported::NoScales => 62,
+            Unsupported::NoScales | Unsupported::NoPanels => 62,
+            Unsupported::UnevenPanels { .. } | Unsupported::UnalignedPanels { .. } => 63,
         },
         NotOffered::Chip { .. } => 60,
-        NotOffered::Policy(_) => 63,
+        NotOffered::Policy(_) => 64,
     };
     let closeness = match refusal {
         NotOffered::Unsupported(Unsupported::TooMany { limit, .. }) => *limit,
         NotOffered::Unsupported(Unsupported::Shallow { least, .. }) => -least,
+        NotOffered::Unsupported(Unsupported::UnevenPanels { tile, .. }) => -i64::from(*tile),
         NotOffered::Unsupported(Unsupported::Alignment { expected, .. }) => -expected,
         _ => 0,
     };

@@ -9,7 +9,7 @@ use super::program::ProgramParts;
 use super::reduction::Partials;
 use super::types::Types;
 use super::unsupported::Unsupported;
-use crate::epilogue::Scaling;
+use crate::epilogue::{Joint, Scaling};
 use crate::operand::View;
 use crate::problem::{GemmProblem, Problem};
 
@@ -88,6 +88,11 @@ pub trait Family {
     /// Whether kernels are offered with epilogues that take a second product (dual GEMM).
     fn serves_dual(&self, _types: Types) -> bool {
         false
+    }
+
+    /// Checks that kernels are offered for several matrices B (joint GEMM).
+    fn check_joint(&self, _types: Types, _joint: &Joint) -> Result<(), Unsupported> {
+        Err(Unsupported::NoPanels)
     }
 
     /// Whether sums have fewer bits than the accumulator type. Such kernels serve problems that
@@ -189,6 +194,8 @@ pub struct LaunchInput<'a> {
     pub workspace: u64,
     /// The second matrix B of a dual GEMM.
     pub factor: Option<&'a View>,
+    /// The further matrices B of a joint GEMM, whose `problem` has the columns of all matrices.
+    pub panels: &'a [&'a View],
 }
 
 impl LaunchInput<'_> {

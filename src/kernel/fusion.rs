@@ -1,6 +1,6 @@
 //! What a kernel must fuse to serve a request.
 
-use crate::epilogue::{Epilogue, Scaling};
+use crate::epilogue::{Epilogue, Joint, Scaling};
 
 /// The requested fusion, as far as discovery and ranking depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,11 +12,24 @@ pub enum Fusion<'a> {
     Scaled(&'a Scaling),
     /// An epilogue that takes a second product (dual GEMM).
     Dual,
+    /// Several matrices B (joint GEMM), and an epilogue or none.
+    Joint(Joint),
 }
 
 impl Fusion<'_> {
+    /// Whether the kernel computes with an epilogue of the user.
     pub fn is_fused(self) -> bool {
-        self != Fusion::Nothing
+        match self {
+            Fusion::Nothing => false,
+            Fusion::Joint(joint) => !joint.is_plain,
+            _ => true,
+        }
+    }
+
+    /// Whether the kernel's program differs from the one that fuses nothing in more than the
+    /// epilogue.
+    pub fn has_own_program(self) -> bool {
+        matches!(self, Fusion::Dual | Fusion::Joint(_))
     }
 }
 
@@ -32,6 +45,7 @@ impl<'a> From<Option<&'a Epilogue>> for Fusion<'a> {
         match epilogue {
             None => Fusion::Nothing,
             Some(epilogue) if epilogue.is_dual() => Fusion::Dual,
+            Some(epilogue) if let Some(joint) = epilogue.joint() => Fusion::Joint(joint),
             Some(epilogue) => {
                 epilogue.graph.scaling.as_ref().map_or(Fusion::Epilogue, Fusion::Scaled)
             }

@@ -2,6 +2,8 @@
 
 use std::ops::Deref;
 
+use arrayvec::ArrayVec;
+
 use super::cost::chips::{Target, ctas_per_sm, max_shared_bytes_per_cta, min_shared_bytes_per_cta};
 use super::cost::query::{CostQuery, Estimate};
 use super::demand::Demand;
@@ -16,7 +18,7 @@ use super::reduction::{Partials, Reduce};
 use super::tensor_map::TensorMap;
 use super::types::Types;
 use super::unsupported::Unsupported;
-use crate::epilogue::{BoundEpilogue, Epilogue, Reduction};
+use crate::epilogue::{BoundEpilogue, Epilogue, Joint, Reduction};
 use crate::operand::{DeviceId, View};
 use crate::problem::{GemmProblem, Problem};
 
@@ -65,6 +67,10 @@ impl Kernel {
         match fusion {
             Fusion::Nothing => Ok(()),
             Fusion::Dual if !family.serves_dual(self.types) => Err(Unsupported::NoProducts),
+            Fusion::Joint(joint) if !joint.is_plain && !family.takes_epilogues(self.types) => {
+                Err(Unsupported::NoEpilogues)
+            }
+            Fusion::Joint(joint) => family.check_joint(self.types, &joint),
             Fusion::Epilogue | Fusion::Scaled(_) if !family.takes_epilogues(self.types) => {
                 Err(Unsupported::NoEpilogues)
             }
@@ -85,6 +91,7 @@ impl Kernel {
     pub(super) fn with(&self, fusion: Fusion<'_>) -> Kernel {
         match fusion {
             Fusion::Dual => Kernel { design: self.design.dual(), ..*self },
+            Fusion::Joint(joint) => Kernel { design: self.design.joint(joint.matrices), ..*self },
             _ => *self,
         }
     }
@@ -100,7 +107,10 @@ impl Kernel {
             (None, None) => Ok(()),
             (Some(fused), Some(requested)) if fused.serves(requested) => match requested.factor() {
                 Some((name, factor)) => self.check_factor(name, factor, problem),
-                None => self.check_fusion(problem, Some(fused).into()),
+                None => {
+                    self.check_panels(requested)?;
+                    self.check_fusion(problem, Some(fused).into())
+                }
             },
             (None, Some(requested)) => {
                 Err(Unsupported::FusesNone { requested: requested.epilogue.to_string() })
@@ -130,6 +140,14 @@ impl Kernel {
             return Err(Unsupported::MatricesFarApart { name, bytes, limit });
         }
         Ok(())
+    }
+
+    /// Checks the addresses and strides of a joint GEMM's further matrices B.
+    fn check_panels(&self, requested: &BoundEpilogue) -> Result<(), Unsupported> {
+        if !self.runs_on_gpu() {
+            return Ok(());
+        }
+        requested.panels().try_for_each(|(name, view)| self.demands()[1].check(name, view))
     }
 
     /// [`Family::min_cc`] for the kernel's types.
@@ -203,7 +221,10 @@ impl Kernel {
             return Err(Unsupported::Device { name: "out", device: out.device, expected });
         }
         check_limits(problem)?;
-        check_extents(self, problem)?;
+        match problem.joined() {
+            None => check_extents(self, problem)?,
+            Some(joined) => check_extents(self, &joined)?,
+        }
         if let Problem::Gemm(gemm) = problem {
             self.packed_bytes(gemm)?;
         }
@@ -254,7 +275,9 @@ impl Kernel {
         target: Target,
         fusion: Fusion<'_>,
     ) -> Estimate {
-        let Some(problem) = problem.product() else { return Estimate::UNKNOWN };
+        let joined = problem.joined();
+        let problem = joined.as_ref().unwrap_or(problem).product();
+        let Some(problem) = problem else { return Estimate::UNKNOWN };
         let packed_bytes = self.packed_bytes(&problem).unwrap_or_default();
         let query = CostQuery::new(&problem, target, fusion.is_fused(), packed_bytes);
         let kernel = self.with(fusion);
@@ -286,7 +309,12 @@ impl Kernel {
         }
         let (types, is_fused) = (self.types, self.epilogue.is_some());
         let factor = epilogue.and_then(|bound| bound.factor()).map(|(_, view)| view);
-        let request = LaunchInput { types, problem, is_fused, target, workspace, factor };
+        let panels: ArrayVec<&View, { Joint::MOST }> =
+            epilogue.into_iter().flat_map(|bound| bound.panels()).map(|(_, view)| view).collect();
+        let joined = problem.joined();
+        let problem = joined.as_ref().unwrap_or(problem);
+        let panels = panels.as_slice();
+        let request = LaunchInput { types, problem, is_fused, target, workspace, factor, panels };
         self.design.family().launch(&request)
     }
 
@@ -320,7 +348,7 @@ impl Kernel {
     fn main_workspace_bytes(&self, problem: &GemmProblem) -> u64 {
         match problem.out.numel() {
             0 => 0,
-            _ => self.design.family().workspace_bytes(problem),
+            _ => self.design.family().workspace_bytes(&problem.joined()),
         }
     }
 

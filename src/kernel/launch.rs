@@ -3,7 +3,7 @@
 use super::cost::chips::Target;
 use super::elementwise::ElementwiseParams;
 use super::pack::Pack;
-use super::params::GemmParams;
+use super::params::{GemmParams, JointGemmParams};
 use super::sm90::Sm90Params;
 
 /// The first parameter of a kernel.
@@ -12,6 +12,7 @@ use super::sm90::Sm90Params;
 #[allow(clippy::large_enum_variant)]
 pub enum Params {
     Gemm(GemmParams),
+    JointGemm(JointGemmParams),
     Sm90(Sm90Params),
     Elementwise(ElementwiseParams),
 }

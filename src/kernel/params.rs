@@ -1,6 +1,7 @@
 //! Parameters of GEMM kernels, byte for byte as the device reads them.
 
 use super::fields::assert_fields;
+use crate::epilogue::Joint;
 use crate::operand::View;
 use crate::problem::GemmProblem;
 
@@ -36,6 +37,49 @@ pub struct GroupOffsets {
     step: i64,
 }
 
+/// A further matrix B of a joint GEMM: `GemmPanel` of `kernels/common/params.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GemmPanel {
+    pub b: u64,
+    /// Stride along n, in elements.
+    pub stride: i64,
+    /// Its first column among those of all matrices; beyond all columns if there is no matrix.
+    pub start: i64,
+}
+
+/// The parameter of a joint skinny kernel: `JointGemmParams` of `kernels/common/params.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct JointGemmParams {
+    pub gemm: GemmParams,
+    pub panels: [GemmPanel; Joint::MOST - 1],
+}
+
+impl JointGemmParams {
+    /// `gemm`: the parameters of the product by all columns. `panels`: the further matrices B.
+    pub fn new(gemm: GemmParams, panels: &[&View]) -> JointGemmParams {
+        let starts = starts(gemm.n.into(), panels);
+        let mut all = [GemmPanel { start: i64::MAX, ..Default::default() }; Joint::MOST - 1];
+        for ((panel, view), start) in all.iter_mut().zip(panels).zip(starts) {
+            *panel = GemmPanel { b: view.data, stride: view.stride[2], start };
+        }
+        JointGemmParams { gemm, panels: all }
+    }
+}
+
+/// The first columns of the further matrices B among `columns`, those of all matrices.
+pub fn starts(columns: i64, panels: &[&View]) -> impl Iterator<Item = i64> {
+    let mut start = columns - panels.iter().map(|view| view.shape[2]).sum::<i64>();
+    panels.iter().map(move |view| {
+        let first = start;
+        start += view.shape[2];
+        first
+    })
+}
+
+assert_fields!(GemmPanel, 24, stride: 8, start: 16);
+assert_fields!(JointGemmParams, 200, panels: 128);
 assert_fields!(GemmParams, 128, a_stride: 24, m: 96, offsets: 112);
 assert_fields!(GroupOffsets, 16, step: 8);
 

@@ -35,6 +35,12 @@ impl ProgramParts {
             checks: format!("{checks} && sizeof(GemmParams) == {bytes}"),
         }
     }
+
+    /// The same with another parameter, of so many bytes.
+    pub fn with_parameter(self, parameter: &'static str, bytes: usize) -> Self {
+        let checks = format!("{} && sizeof({parameter}) == {bytes}", self.checks);
+        ProgramParts { parameter, checks, ..self }
+    }
 }
 
 /// The condition that the host launches the threads and shared memory that the program expects.
@@ -47,6 +53,15 @@ pub fn name_of_gemm(grouped: bool, types: Types) -> String {
     let Types { a, b, accumulator, out } = types;
     let [a, b, accumulator, out] = [a, b, accumulator, out].map(|dtype| dtype.short_name());
     format!("{}_{a}x{b}_{accumulator}_{out}", Operation::gemm(grouped).name())
+}
+
+/// The last template argument of a joint GEMM of so many matrices B, with its comma, and the end of
+/// the program's name; both empty for one matrix.
+pub fn joint_arguments(matrices: u32) -> (String, String) {
+    match matrices {
+        1 => Default::default(),
+        _ => (format!(", {matrices}"), format!("_joint{matrices}")),
+    }
 }
 
 /// The orders of A and B in memory: t for row-major, n for column-major, as in names of kernels.

@@ -74,6 +74,8 @@ pub fn ranked<'a>(
     let Some(groups) = index().get(&key).filter(|_| check_limits(problem).is_ok()) else {
         return Vec::new();
     };
+    let joined = problem.joined();
+    let problem = joined.as_ref().unwrap_or(problem);
     let product = problem.product();
     let query = target
         .zip(product.as_deref())
@@ -87,8 +89,8 @@ pub fn ranked<'a>(
         let packed_bytes = product.as_deref().map_or(Ok(0), |product| first.packed_bytes(product));
         let Ok(packed_bytes) = packed_bytes else { continue };
         let query = query.map(|query| CostQuery { packed_bytes, ..query });
-        if fusion == Fusion::Dual {
-            let key = |member: &Member| dual_key(member.position, problem, query.as_ref());
+        if fusion.has_own_program() {
+            let key = |member: &Member| own_key(member.position, problem, fusion, query.as_ref());
             found.extend(group.members.iter().filter_map(key));
             continue;
         }
@@ -111,20 +113,25 @@ pub fn ranked<'a>(
     found.into_iter().map(|key| key as u32 as usize).collect()
 }
 
-/// The key of the kernel at a position for a dual GEMM; `None` if it does not serve it. A separate
-/// function, to keep the loop over kernels short.
+/// The key of the kernel at a position for a dual or a joint GEMM; `None` if it does not serve it.
+/// A separate function, to keep the loop over kernels short.
 #[inline(never)]
-fn dual_key(position: usize, problem: &Problem, query: Option<&CostQuery>) -> Option<u64> {
+fn own_key(
+    position: usize,
+    problem: &Problem,
+    fusion: Fusion<'_>,
+    query: Option<&CostQuery>,
+) -> Option<u64> {
     let kernel = &all()[position];
     let runs = query.is_none_or(|query| kernel.runs_on(query.target.cc));
-    if !runs || kernel.check_fusion(problem, Fusion::Dual).is_err() {
+    if !runs || kernel.check_fusion(problem, fusion).is_err() {
         return None;
     }
-    let dual = kernel.with(Fusion::Dual);
-    dual.check_range_and_extents(problem).ok()?;
+    let kernel = kernel.with(fusion);
+    kernel.check_range_and_extents(problem).ok()?;
     let seconds = query.map_or(0.0, |query| {
-        let family = dual.design.family();
-        family.estimate(dual.types, dual.ctas_per_sm(), query).total_seconds
+        let family = kernel.design.family();
+        family.estimate(kernel.types, kernel.ctas_per_sm(), query).total_seconds
     });
     Some(sort_key(seconds, position))
 }

@@ -1,6 +1,7 @@
 //! The text of programs: a few lines that include a family's header and instantiate its class
 //! template.
 
+use super::fusion::Fusion;
 use super::instance::Kernel;
 use super::pack::{Pack, PackOperand};
 use super::program::ProgramParts;
@@ -18,19 +19,25 @@ pub const REDUCE_ENTRY: &str = "rutlass_reduce";
 /// cubin.
 pub fn source(kernel: &Kernel) -> Option<(String, String)> {
     let Kernel { types, epilogue, .. } = *kernel;
-    let functor_type = if epilogue.is_some() { "Epilogue" } else { "Identity" };
+    // A joint GEMM without an epilogue of the user stores its sums.
+    let is_plain = !Fusion::from(epilogue).is_fused();
+    let functor_type = if is_plain { "Identity" } else { "Epilogue" };
     let parts = kernel.design.family().program(types, functor_type)?;
     let (declared, passed) = match epilogue {
+        Some(_) if is_plain => (", const __grid_constant__ EpilogueParams", "Identity{}"),
         Some(_) => (", const __grid_constant__ EpilogueParams epilogue", "Epilogue{epilogue}"),
         None => ("", "Identity{}"),
     };
     let fusion = epilogue.map_or_else(String::new, |epilogue| {
+        if is_plain {
+            return "struct EpilogueParams { unsigned long long nothing; };\n".to_owned();
+        }
         let functor =
             functor(epilogue, types.accumulator, kernel.is_transposed(), kernel.is_crossed());
         format!("#include \"common/fusion.cuh\"\n\n{functor}")
     });
     let ProgramParts { name, header, definitions, work, parameter, checks } = parts;
-    let fused = if epilogue.is_some() { "_fused" } else { "" };
+    let fused = if !is_plain { "_fused" } else { "" };
     let entry = format!("rutlass_{}_{name}{fused}", kernel.family());
     let text = format!(
         r#"#include "{header}"

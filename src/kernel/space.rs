@@ -42,7 +42,7 @@ pub fn fused(position: usize, epilogue: &'static Epilogue) -> usize {
     let address = std::ptr::from_ref(epilogue).addr();
     *positions.entry((position, address)).or_insert_with(|| {
         let plain = all()[position];
-        let design = if epilogue.is_dual() { plain.design.dual() } else { plain.design };
+        let design = plain.with(Some(epilogue).into()).design;
         kernels.push(Box::leak(Box::new(Kernel { design, epilogue: Some(epilogue), ..plain })));
         all().len() + kernels.len() - 1
     })

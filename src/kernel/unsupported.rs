@@ -48,6 +48,18 @@ pub enum Unsupported {
     FastSums,
     #[error("it multiplies A by one matrix, and product(...) in the epilogue asks for two")]
     NoProducts,
+    #[error("it multiplies A by one matrix, and the arguments carry a list of them")]
+    NoPanels,
+    #[error(
+        "its tiles have {tile} columns, and a tile lies in one of the matrices of the list B: \
+         the columns of all but the last must be multiples of {tile}, and are of {unit}"
+    )]
+    UnevenPanels { unit: u32, tile: u32 },
+    #[error(
+        "the matrices of the list B are aligned to {align} bytes, and the kernel reads {expected} \
+         at a time"
+    )]
+    UnalignedPanels { align: u32, expected: u32 },
     #[error("it applies no scales of such blocks along K")]
     NoScales,
     #[error("{name} has rank {rank} (shape {shape:?}), and a grouped GEMM takes rank {expected}")]

@@ -117,7 +117,7 @@ impl LaunchRequest<'_> {
         workspace: u64,
     ) -> Result<&'a PreparedLaunch, LaunchError> {
         let launch = match last.take() {
-            Some(mut launch) if launch.fits(self.problem) => {
+            Some(mut launch) if launch.fits(self.problem) && launch.fits_panels(self.epilogue) => {
                 check_epilogue(at(self.position), self.problem, self.epilogue)?;
                 launch.move_to(self.problem, workspace, self.epilogue)?;
                 launch

@@ -4,7 +4,10 @@ use std::ffi::c_void;
 use std::mem::offset_of;
 
 use crate::driver::{DriverError, EncodedTensorMap};
-use crate::kernel::{ElementwiseParams, GemmParams, Params, Sm90Scalars, TensorMap};
+use crate::epilogue::Joint;
+use crate::kernel::{
+    ElementwiseParams, GemmParams, JointGemmParams, Params, Sm90Scalars, TensorMap,
+};
 
 /// The parameter of an sm90 kernel: `Sm90Params` of `kernels/sm90/params.cuh`, byte for byte.
 #[repr(C, align(64))]
@@ -27,13 +30,27 @@ pub struct DualBlock {
     at: usize,
 }
 
+/// The parameter of a joint sm90 kernel: `JointSm90Params` of `kernels/sm90/params.cuh`, byte for
+/// byte.
+#[repr(C, align(64))]
+#[derive(Clone)]
+pub struct JointSm90Block {
+    block: Sm90Block,
+    panels: [EncodedTensorMap; Joint::MOST - 1],
+    starts: [i32; Joint::MOST - 1],
+}
+const _: () =
+    assert!(size_of::<JointSm90Block>() == 1088 && offset_of!(JointSm90Block, starts) == 1024);
+
 /// The first parameter of a kernel, in the layout that the kernel declares.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant)] // as in `kernel::Params`
 pub enum ParameterBlock {
     Gemm(GemmParams),
+    JointGemm(JointGemmParams),
     Sm90(Sm90Block),
     Dual(DualBlock),
+    JointSm90(JointSm90Block),
     Elementwise(ElementwiseParams),
 }
 
@@ -45,6 +62,7 @@ impl ParameterBlock {
     pub fn new(params: &Params) -> Result<ParameterBlock, DriverError> {
         Ok(match params {
             Params::Gemm(params) => ParameterBlock::Gemm(*params),
+            Params::JointGemm(params) => ParameterBlock::JointGemm(*params),
             Params::Elementwise(params) => ParameterBlock::Elementwise(*params),
             Params::Sm90(params) => {
                 let [a, b, out] = params.maps;
@@ -53,6 +71,13 @@ impl ParameterBlock {
                     scalars: params.scalars,
                     b_shorter: encode(params.b_shorter)?,
                 };
+                if params.panels[0].is_some() {
+                    let map = |at: usize| encode(params.panels[at].map(|(map, _)| map));
+                    let panels = [map(0)?, map(1)?, map(2)?];
+                    let starts = params.panels.map(|panel| panel.map_or(i32::MAX, |(_, at)| at));
+                    let block = JointSm90Block { block, panels, starts };
+                    return Ok(ParameterBlock::JointSm90(block));
+                }
                 let dual = [a, b].into_iter().flatten().enumerate().find(|(_, map)| map.second > 0);
                 match dual {
                     Some((at, map)) => ParameterBlock::Dual(DualBlock { block, map, at }),
@@ -65,7 +90,9 @@ impl ParameterBlock {
     pub fn pointer(&self) -> *const c_void {
         match self {
             ParameterBlock::Gemm(params) => std::ptr::from_ref(params).cast(),
+            ParameterBlock::JointGemm(params) => std::ptr::from_ref(params).cast(),
             ParameterBlock::Sm90(params) => std::ptr::from_ref(params).cast(),
+            ParameterBlock::JointSm90(params) => std::ptr::from_ref(params).cast(),
             ParameterBlock::Dual(params) => std::ptr::from_ref(&params.block).cast(),
             ParameterBlock::Elementwise(params) => std::ptr::from_ref(params).cast(),
         }
@@ -73,7 +100,8 @@ impl ParameterBlock {
 
     /// Replaces the addresses of the operands, in the order of `Kernel::addresses_in`, and the
     /// address of the workspace if the kernel has one. `factor`: the address of a dual GEMM's
-    /// second matrix B. Requires a current context.
+    /// second matrix B. `panels`: before and now, those of a joint GEMM's further matrices B.
+    /// Requires a current context.
     ///
     /// # Errors
     /// If the driver rejects an address.
@@ -83,10 +111,25 @@ impl ParameterBlock {
         now: [u64; 4],
         workspace: u64,
         factor: u64,
+        panels: &[[u64; 2]],
     ) -> Result<(), DriverError> {
         match self {
             ParameterBlock::Gemm(params) => {
                 [params.a, params.b, params.out, params.offsets.ends] = now;
+            }
+            ParameterBlock::JointGemm(params) => {
+                [params.gemm.a, params.gemm.b, params.gemm.out, _] = now;
+                for (panel, [_, now]) in params.panels.iter_mut().zip(panels) {
+                    panel.b = *now;
+                }
+            }
+            ParameterBlock::JointSm90(JointSm90Block { block, panels: maps, .. }) => {
+                block.move_to(before, now, workspace)?;
+                for (map, [_, now]) in
+                    maps.iter_mut().zip(panels).filter(|(_, [before, now])| before != now)
+                {
+                    map.move_to(*now)?;
+                }
             }
             ParameterBlock::Elementwise(params) => [params.a, params.b, params.out, _] = now,
             ParameterBlock::Sm90(block) => block.move_to(before, now, workspace)?,

@@ -10,6 +10,7 @@ use crate::compile::Program;
 use crate::driver::{Device, DriverError, EncodedConfig, Function, KernelCall, LaunchConfig};
 use crate::epilogue::BoundEpilogue;
 use crate::kernel::{Kernel, Launch, Pack, PackOperand, Reduce, ReduceOperand, Target, at};
+use crate::operand::View;
 use crate::problem::Problem;
 
 /// The launch of one kernel on one problem, ready to enqueue: configurations, parameters and the
@@ -25,6 +26,8 @@ pub struct PreparedLaunch {
     problem: Problem,
     /// The address of a dual GEMM's second matrix B, else 0.
     factor: u64,
+    /// The further matrices B of a joint GEMM.
+    panels: Box<[View]>,
     /// None if the output is empty: there is nothing to launch.
     main: Option<MainLaunch>,
     /// The parameter block of the epilogue; empty without one.
@@ -114,6 +117,7 @@ impl PreparedLaunch {
             position,
             problem: *problem,
             factor: factor_address(epilogue),
+            panels: panels(epilogue),
             main,
             epilogue: epilogue_block,
             reduce,
@@ -185,6 +189,18 @@ impl PreparedLaunch {
                 .all(|(before, now)| before.differs_only_in_address(now) && now.numel() > 0)
     }
 
+    /// Whether the further matrices B of a joint GEMM differ from those of this launch in their
+    /// addresses only.
+    pub fn fits_panels(&self, epilogue: Option<&BoundEpilogue>) -> bool {
+        let panels = panels(epilogue);
+        self.panels.len() == panels.len()
+            && self
+                .panels
+                .iter()
+                .zip(&panels)
+                .all(|(before, now)| before.differs_only_in_address(now) && now.numel() > 0)
+    }
+
     /// Replaces the addresses of the operands, of the workspace (0 without one) and of the
     /// epilogue's operands. The problem must fit, and the kernel must fuse the epilogue.
     ///
@@ -198,13 +214,18 @@ impl PreparedLaunch {
     ) -> Result<(), DriverError> {
         let kernel = at(self.position);
         let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
-        let factor = factor_address(epilogue);
-        let mut moved = before != now || workspace != 0 || factor != self.factor;
+        let (factor, panels) = (factor_address(epilogue), panels(epilogue));
+        let of_panels: Vec<[u64; 2]> =
+            self.panels.iter().zip(&panels).map(|(old, new)| [old.data, new.data]).collect();
+        let mut moved = before != now
+            || workspace != 0
+            || factor != self.factor
+            || of_panels.iter().any(|[before, now]| before != now);
         if moved && let Some(main) = &mut self.main {
             let _current = self.device.make_current()?;
-            main.block.move_to(before, now, workspace, factor)?;
+            main.block.move_to(before, now, workspace, factor, &of_panels)?;
         }
-        (self.problem, self.factor) = (*problem, factor);
+        (self.problem, self.factor, self.panels) = (*problem, factor, panels);
         let epilogue_block = epilogue_params(kernel, epilogue, &[]);
         if epilogue_block != self.epilogue {
             self.epilogue = epilogue_block;
@@ -256,6 +277,11 @@ impl PreparedLaunch {
 /// The address of a dual GEMM's second matrix B, else 0.
 fn factor_address(epilogue: Option<&BoundEpilogue>) -> u64 {
     epilogue.and_then(BoundEpilogue::factor).map_or(0, |(_, view)| view.data)
+}
+
+/// The further matrices B of a joint GEMM. Without any, nothing is allocated.
+fn panels(epilogue: Option<&BoundEpilogue>) -> Box<[View]> {
+    epilogue.into_iter().flat_map(BoundEpilogue::panels).map(|(_, view)| *view).collect()
 }
 
 /// The parameter block of an epilogue, empty without one. `partials`: the tensors of its

@@ -131,6 +131,46 @@ pub enum ProblemError {
         b_stride: Vec<i64>,
     },
 
+    #[error("B is a list of {count} matrices; kernels take from 2 to {limit}")]
+    JointCount { count: usize, limit: usize },
+
+    #[error(
+        "B is a list of matrices, which only a GEMM without groups takes; compute the products by \
+         launches of their own"
+    )]
+    JointOperation,
+
+    #[error(
+        "B is a list of matrices, and A has shape {shape:?}; pass operands of rank 2, without a \
+         batch"
+    )]
+    JointBatch { shape: Vec<i64> },
+
+    #[error(
+        "out has shape {out_shape:?}, but the matrices in the list B have {columns} columns \
+         together"
+    )]
+    JointColumns { columns: i64, out_shape: Vec<i64> },
+
+    #[error("B is a list of matrices, which no epilogue with {what} takes; pass one matrix B")]
+    JointEpilogue { what: &'static str },
+
+    #[error("{name} is a matrix of the list B, but a number was passed; pass a tensor")]
+    JointNumber { name: &'static str },
+
+    #[error(
+        "{name} is {dtype} with shape {shape:?} and strides {stride:?}, but each matrix in the \
+         list B must be {b_dtype} of rank 2, with {k} rows (K) and stride 1 along K"
+    )]
+    UnlikeOthers {
+        name: &'static str,
+        dtype: DType,
+        shape: Vec<i64>,
+        stride: Vec<i64>,
+        b_dtype: DType,
+        k: i64,
+    },
+
     #[error("{name} is B itself; write accum in place of product({name})")]
     FactorIsB { name: &'static str },
 

@@ -1,6 +1,7 @@
 //! A problem with an epilogue: checks the epilogue's operands against the output.
 
 use super::check::{check_device, check_written, may_overlap};
+use super::joint::input_of_panels;
 use super::scaled::{check_factors, scale_view};
 use super::{GemmProblem, Problem, ProblemError};
 use crate::epilogue::{
@@ -45,6 +46,10 @@ pub fn fuse(
     if let (Some(at), Some(_)) = (factor, scaling) {
         return Err(ProblemError::ScaledFactor { name: inputs[at].0 });
     }
+    let panels = input_of_panels(problem, graph, |at| match inputs[at] {
+        (name, OperandValue::Tensor(view)) => (name, Some(view)),
+        (name, OperandValue::Number(_)) => (name, None),
+    })?;
     for (at, (name, operand)) in inputs.iter().enumerate() {
         let scales = scaling.and_then(|scaling| scaling.factor_of(at));
         let (input, value) = match operand {
@@ -54,6 +59,9 @@ pub fn fuse(
             }
             OperandValue::Number(_) if scales.is_some() => {
                 return Err(ProblemError::ScaleNumber { name });
+            }
+            OperandValue::Tensor(view) if graph.panels().any(|panel| panel == at) => {
+                (panels, Value::Panel(*view))
             }
             OperandValue::Tensor(view) if factor == Some(at) => {
                 check_type_and_device(name, view, out)?;
@@ -163,6 +171,7 @@ pub fn rebind(
                 let is_zero = scales.1.scale as usize != at;
                 Value::Tensor(scale_view(&graph.inputs[at], is_zero, view, problem, scales)?)
             }
+            (OperandValue::Tensor(view), None, Input::Panel { .. }) => Value::Panel(*view),
             (OperandValue::Tensor(view), None, Input::Factor(_)) => {
                 Value::Factor(View { rank: 3, shape: of_b, ..*view })
             }
@@ -224,7 +233,7 @@ fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), Proble
         for (input_at, (other, value)) in graph.inputs.iter().zip(&bound.inputs).enumerate() {
             let (input, is_factor) = match value {
                 Value::Tensor(input) => (input, false),
-                Value::Factor(input) => (input, true),
+                Value::Factor(input) | Value::Panel(input) => (input, true),
                 Value::Scalar(_) => continue,
             };
             let scaling = graph.scaling.as_ref();

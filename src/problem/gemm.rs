@@ -12,6 +12,8 @@ pub struct GemmProblem {
     pub out: View,
     pub accumulator: DType,
     pub options: ProblemOptions,
+    /// The columns of `out` that the further matrices B of a joint GEMM yield; 0 for one matrix B.
+    pub further_columns: i64,
 }
 
 /// How a product may be computed.
@@ -34,7 +36,7 @@ impl GemmProblem {
     #[inline(always)]
     pub const fn unread(accumulator: DType, options: ProblemOptions) -> GemmProblem {
         let (a, b, out) = (View::UNREAD, View::UNREAD, View::UNREAD);
-        GemmProblem { a, b, out, accumulator, options }
+        GemmProblem { a, b, out, accumulator, options, further_columns: 0 }
     }
 
     pub fn new(a: View, b: View, out: View, accumulator: DType) -> Result<Self, ProblemError> {
@@ -53,10 +55,32 @@ impl GemmProblem {
         }
         same_extent("K", ("A", a, 2), ("B", b, 1))?;
         same_extent("M", ("out", out, 1), ("A", a, 1))?;
-        same_extent("N", ("out", out, 2), ("B", b, 2))?;
+        match self.further_columns {
+            0 => same_extent("N", ("out", out, 2), ("B", b, 2))?,
+            further => self.check_columns(further)?,
+        }
         same_extent("L", ("B", b, 0), ("A", a, 0))?;
         same_extent("L", ("out", out, 0), ("A", a, 0))?;
         check_operands(&[("A", a), ("B", b)], out)
+    }
+
+    /// Checks the number of columns of a joint GEMM.
+    #[cold]
+    fn check_columns(&self, further: i64) -> Result<(), ProblemError> {
+        let (columns, out_shape) = (self.n() + further, self.out.user_shape().to_vec());
+        match self.out.shape[2] == columns {
+            true => Ok(()),
+            false => Err(ProblemError::JointColumns { columns, out_shape }),
+        }
+    }
+
+    /// A joint GEMM as a product by one matrix B of all columns, of which the memory holds the
+    /// first ones only; another product unchanged.
+    pub fn joined(&self) -> GemmProblem {
+        let mut joined = *self;
+        joined.b.shape[2] += joined.further_columns;
+        joined.further_columns = 0;
+        joined
     }
 
     /// The multiprocessors of a chip that the product may use, at least one.

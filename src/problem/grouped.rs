@@ -68,7 +68,7 @@ impl GroupedGemmProblem {
     /// groups, B is a batch of one matrix per group.
     pub fn stacked(&self) -> GemmProblem {
         let GroupedGemmProblem { a, b, out, accumulator, options, .. } = *self;
-        GemmProblem { a, b, out, accumulator, options }
+        GemmProblem { a, b, out, accumulator, options, further_columns: 0 }
     }
 
     /// The operand of a rank that no kernel serves: its name, its view and the rank that kernels

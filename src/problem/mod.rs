@@ -6,6 +6,7 @@ mod error;
 mod fused;
 mod gemm;
 mod grouped;
+mod joint;
 mod scaled;
 mod variants;
 

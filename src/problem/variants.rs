@@ -90,6 +90,15 @@ impl Problem {
         }
     }
 
+    /// A joint GEMM as a product by one matrix B ([`GemmProblem::joined`]); `None` for others.
+    #[inline]
+    pub fn joined(&self) -> Option<Problem> {
+        match self {
+            Problem::Gemm(gemm) if gemm.further_columns > 0 => Some(Problem::Gemm(gemm.joined())),
+            _ => None,
+        }
+    }
+
     /// The device of all operands.
     pub fn device(&self) -> DeviceId {
         self.out().device

@@ -56,6 +56,11 @@ impl RuntimeArguments {
         let mut facts = Vec::new();
         if let Some(native) = &self.native {
             facts.push(native.problem.to_string());
+            if let (Some(_), Some(fused)) = (&native.matrices, &native.fused) {
+                for (name, view) in fused.1.panels() {
+                    facts.push(format!("{name}={view}"));
+                }
+            }
             for (at, tensor) in native.scaled.iter().flat_map(|scaled| &scaled.tensors) {
                 let name = native.operands[*at].name;
                 facts.push(format!("scales of {name}: {}", tensor.get().facts_of_scales(py)));
@@ -184,9 +189,10 @@ pub fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArgum
 arguments!(
     GemmArguments(A, B, out, accumulator_type),
     "out = A @ B.\n\nA has shape (M, K), B (K, N), out (M, N); or all three have a leading batch\n\
-     dimension L. Any strides. accumulator_type is the dtype of the accumulator. Raises\n\
-     ValueError if the shapes do not match, the operands are on different devices, or out is\n\
-     read-only.",
+     dimension L. Any strides. B may be a list of 2 to 4 matrices (K, N_i) of one dtype, contiguous\n\
+     along K: their products lie side by side in out. accumulator_type is the dtype of the\n\
+     accumulator. Raises ValueError if the shapes do not match, the operands are on different\n\
+     devices, or out is read-only.",
     [A = 0, B = 1, out = 2],
     performance => Problem::Gemm(GemmProblem::unread(
         dtype::accumulator_type(accumulator_type)?,

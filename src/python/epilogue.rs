@@ -12,20 +12,19 @@ use super::tensors::{DenseTensor, ScaledTensor, TensorWrapper};
 use super::trace::{TracedEpilogue, number, trace_epilogue};
 use super::utils::class_name;
 use crate::epilogue::{
-    BlockScale, BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, Node, Number, Output, Scaling,
-    intern_name,
+    BlockScale, BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, Number, Scaling, intern_name,
 };
 use crate::operand::{DType, Operand, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, OperandValue, Problem, ProblemError, fuse};
 
 /// The operand of one parameter or output.
-enum Parameter {
+pub enum Parameter {
     Tensor(Operand, View),
     Number(Number),
 }
 
 impl Parameter {
-    fn clone_ref(&self, py: Python<'_>) -> Parameter {
+    pub fn clone_ref(&self, py: Python<'_>) -> Parameter {
         match self {
             Parameter::Tensor(operand, view) => Parameter::Tensor(operand.clone_ref(py), *view),
             Parameter::Number(number) => Parameter::Number(*number),
@@ -61,12 +60,12 @@ impl Parameter {
 pub struct EpilogueArguments {
     /// The function or source that was passed.
     #[pyo3(get)]
-    epilogue_fn: Py<PyAny>,
+    pub(super) epilogue_fn: Py<PyAny>,
     /// The function as an expression graph.
     #[pyo3(get)]
-    traced_epilogue: Py<TracedEpilogue>,
+    pub(super) traced_epilogue: Py<TracedEpilogue>,
     /// (name, the user's object, its content) of each parameter, then of each output.
-    operands: Vec<(&'static str, Py<PyAny>, Parameter)>,
+    pub(super) operands: Vec<(&'static str, Py<PyAny>, Parameter)>,
 }
 
 #[pymethods]
@@ -218,7 +217,7 @@ fn main_output_is_no_tensor() -> PyErr {
     PyValueError::new_err("D is the main output of the epilogue and must be a tensor")
 }
 
-fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Parameter> {
+pub fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Parameter> {
     if let Some(number) =
         number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))?
     {
@@ -264,13 +263,8 @@ impl EpilogueArguments {
         user: Option<&EpilogueArguments>,
         scaled: &[(usize, Py<ScaledTensor>)],
     ) -> PyResult<Result<EpilogueArguments, String>> {
-        let mut graph = ExpressionGraph::default();
-        if user.is_none() {
-            let node = graph.add(Node::Accumulator);
-            let name = MAIN_OUTPUT.to_owned();
-            graph.outputs.push(Output { name, node, fold: None });
-        }
-        let graph = user.map_or(&graph, |user| &user.traced_epilogue.get().graph);
+        let plain = ExpressionGraph::of_accumulator();
+        let graph = user.map_or(&plain, |user| &user.traced_epilogue.get().graph);
         let mut operands = Vec::new();
         for (name, object, parameter) in user.into_iter().flat_map(|user| &user.operands) {
             operands.push((*name, object.clone_ref(py), parameter.clone_ref(py)));

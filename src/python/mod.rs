@@ -14,6 +14,7 @@ mod errors;
 mod explain;
 mod host;
 mod instruments;
+mod joint;
 mod kernel;
 mod keywords;
 mod linear;

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::epilogue::EpilogueArguments;
+use super::joint::matrices_of;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT};
 use crate::launch::PreparedLaunch;
@@ -26,6 +27,8 @@ pub struct NativeArguments {
     pub fused: Option<Box<(Py<EpilogueArguments>, BoundEpilogue)>>,
     /// The operands with scales.
     pub scaled: Option<Box<ScaledOperands>>,
+    /// The matrices B of a joint GEMM, as the user passed them.
+    pub matrices: Option<Py<PyAny>>,
     /// The kernel of the last run on unchanged operands. The kernel can address the operands.
     pub last_run: LastKernel,
     /// The kernel of the last successful `supports`.
@@ -86,6 +89,7 @@ impl NativeArguments {
             epilogue,
             fused: None,
             scaled: None,
+            matrices: None,
             last_run: LastKernel::default(),
             last_supported: LastKernel::default(),
             kept: OnceLock::new(),
@@ -102,6 +106,7 @@ impl NativeArguments {
             visit.call(&operand.object)?;
         }
         visit.call(&self.epilogue)?;
+        visit.call(&self.matrices)?;
         if let Some(fused) = &self.fused {
             visit.call(&fused.0)?;
         }
@@ -126,7 +131,11 @@ impl NativeArguments {
             .as_ref()
             .and_then(|epilogue| UnboundEpilogue::of(epilogue, &tensors))
             .transpose()?;
+        let matrices = matrices_in(&tensors)?;
         for ((name, mut tensor), view) in tensors.into_iter().zip(self.problem.views_mut()) {
+            if let (Some(matrices), "B") = (&matrices, name) {
+                tensor = &matrices[0];
+            }
             if let (Some(unbound), "out") = (&unbound, name) {
                 tensor = &unbound.main_output;
             }
@@ -146,11 +155,43 @@ impl NativeArguments {
             };
             self.operands.push(operand);
         }
+        if let Some(matrices) = matrices {
+            return self.bind_matrices(tensors[1].1, &matrices, unbound);
+        }
         self.problem.check()?;
         self.fused = unbound.map(|unbound| unbound.bind(&self.problem)).transpose()?;
         if self.scaled.is_some() {
             self.bind_scales(py)?;
         }
+        Ok(())
+    }
+
+    /// Binds the further matrices B of a joint GEMM in front of the user's epilogue. `list`: all
+    /// matrices as the user passed them.
+    #[cold]
+    fn bind_matrices(
+        &mut self,
+        list: &Bound<'_, PyAny>,
+        matrices: &[Bound<'_, PyAny>],
+        unbound: Option<UnboundEpilogue<'_>>,
+    ) -> PyResult<()> {
+        let py = list.py();
+        if self.scaled.is_some() {
+            return Err(PyValueError::new_err(
+                "B is a list of matrices, and an operand has scales; pass one matrix B",
+            ));
+        }
+        let user = unbound.map(|unbound| unbound.epilogue);
+        let epilogue =
+            EpilogueArguments::of_matrices(py, user.as_ref().map(|user| user.get()), matrices)?;
+        let Problem::Gemm(gemm) = &mut self.problem else {
+            return Err(ProblemError::JointOperation.into());
+        };
+        gemm.further_columns = epilogue.further_columns()?;
+        self.problem.check()?;
+        let bound = epilogue.bind(&self.problem)?;
+        self.fused = Some(Box::new((Py::new(py, epilogue)?, bound)));
+        self.matrices = Some(list.clone().unbind());
         Ok(())
     }
 
@@ -262,6 +303,9 @@ impl NativeArguments {
     }
 
     pub fn operand(&self, py: Python<'_>, position: usize) -> PyResult<Py<PyAny>> {
+        if let (1, Some(matrices)) = (position, &self.matrices) {
+            return Ok(matrices.clone_ref(py));
+        }
         let mut scaled = self.scaled.iter().flat_map(|scaled| &scaled.tensors);
         if let Some((_, wrapped)) = scaled.find(|(at, _)| *at == position) {
             return Ok(wrapped.clone_ref(py).into_any());
@@ -318,6 +362,14 @@ impl<'py> UnboundEpilogue<'py> {
         let bound = self.epilogue.get().bind(problem)?;
         Ok(Box::new((self.epilogue.unbind(), bound)))
     }
+}
+
+/// The matrices in B if it is a list or a tuple.
+fn matrices_in<'py>(
+    tensors: &[(&'static str, &Bound<'py, PyAny>)],
+) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+    let Some((_, b)) = tensors.iter().find(|(name, _)| *name == "B") else { return Ok(None) };
+    matrices_of(b)
 }
 
 /// The operand in a tensor, a `DenseTensor` or a `ScaledTensor`. Calls `scaled` with the latter.

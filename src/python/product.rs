@@ -7,6 +7,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::dtype::{accumulator_type as parse_accumulator, natural_accumulator};
 use super::host::Interpreter;
+use super::joint::{inputs_of_matrices, matrices_of, refuse_beside_matrices};
 use super::options::tf32_allowed;
 use super::ranges::{self, Range};
 use super::run::run_reference;
@@ -29,15 +30,16 @@ use crate::process::drop_unlocked;
 /// Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The operators
 /// of `torch.ops.cutlass_api` and code that Inductor generates call this function.
 ///
-/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast. With
-/// offsets, int32 of shape (G,), A is (TotalM, K), B (G, K, N), and the product is a grouped GEMM.
-/// operands: tensors or numbers, one per parameter of the epilogue after the accumulator. out: the
-/// output, or a tuple of the outputs in the order of the epilogue's return. epilogue: an epilogue
-/// function or its source; None: out = A @ B. kernel: the name of the kernel to run if it serves
-/// the operands; otherwise, and if None, the kernel that ranks first runs. Its first call for each
-/// combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of float8
-/// products may keep 14 bits. free_multiprocessors: how many multiprocessors persistent kernels
-/// leave to other work. `PerformanceControls` describes both.
+/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast. B may
+/// be a list of 2 to 4 matrices, as in `GemmArguments`, without an epilogue. With offsets, int32 of
+/// shape (G,), A is (TotalM, K), B (G, K, N), and the product is a grouped GEMM. operands: tensors
+/// or numbers, one per parameter of the epilogue after the accumulator. out: the output, or a tuple
+/// of the outputs in the order of the epilogue's return. epilogue: an epilogue function or its
+/// source; None: out = A @ B. kernel: the name of the kernel to run if it serves the operands;
+/// otherwise, and if None, the kernel that ranks first runs. Its first call for each combination of
+/// shapes, strides and dtypes compiles it. fast_sums: whether sums of float8 products may keep 14
+/// bits. free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
+/// `PerformanceControls` describes both.
 ///
 /// element: an element type of less than 8 bits, of a weight B, which is then int32 words
 /// (N, K / 32, 4) in the order of `Weight.repack`.
@@ -149,7 +151,9 @@ impl GemmCall<'_, '_> {
         let graph = traced.as_ref().map(|traced| &traced.get().graph);
         let mut a = View::UNREAD;
         operand::read_into("A", self.a, &mut a)?;
-        let mut b = read_factor(self.b, self.element)?;
+        let matrices = matrices_of(self.b)?;
+        let first = matrices.as_ref().map_or(self.b, |matrices| &matrices[0]);
+        let mut b = read_factor(first, self.element)?;
         let main;
         let (out, outputs) = match (self.out.cast::<PyTuple>(), graph) {
             (Ok(outs), Some(graph)) => {
@@ -169,20 +173,21 @@ impl GemmCall<'_, '_> {
             Some(offsets) => {
                 let offsets = operand::read("offsets", offsets)?;
                 let options = ProblemOptions { free_multiprocessors: 0, ..options };
-                Problem::GroupedGemm(GroupedGemmProblem {
-                    a,
-                    b,
-                    out,
-                    offsets,
-                    accumulator,
-                    options,
-                })
+                let groups = GroupedGemmProblem { a, b, out, offsets, accumulator, options };
+                Problem::GroupedGemm(groups)
             }
             None => {
                 broadcast(&mut a, &mut b)?;
-                Problem::Gemm(GemmProblem { a, b, out, accumulator, options })
+                Problem::Gemm(GemmProblem { a, b, out, accumulator, options, further_columns: 0 })
             }
         };
+        if let Some(matrices) = matrices {
+            refuse_beside_matrices(self.epilogue.is_some(), self.element.is_some())?;
+            let mut problem = problem;
+            let (graph, inputs) = inputs_of_matrices(&mut problem, &matrices[1..])?;
+            let outputs = vec![OperandValue::Tensor(out)];
+            return body(&problem, Some(&EpilogueOperands { graph, inputs, outputs }));
+        }
         let Some(graph) = graph else {
             if self.operands.is_empty() {
                 return body(&problem, None);

@@ -93,6 +93,14 @@ fn unserved(problem: &Problem, epilogue: Option<&Epilogue>) -> LaunchError {
              product by a launch of its own",
         );
     }
+    if epilogue.is_some_and(|epilogue| epilogue.joint().is_some()) {
+        return LaunchError::unsupported(
+            "no kernel multiplies A by these matrices B at once: kernels require float16 or \
+             bfloat16, addresses and rows aligned to as many bytes as the kernel reads at a time, \
+             and as columns of each matrix but the last a multiple of a tile's (16 to 256); \
+             compute the products by launches of their own",
+        );
+    }
     let operation = kernels::Operation::of(problem);
     let served = kernels::all().iter().filter(|kernel| kernel.operation() == operation);
     let types = kernels::Types { a, b, accumulator, out };

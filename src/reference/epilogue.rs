@@ -64,12 +64,14 @@ pub unsafe fn store_region(
             Node::Accumulator | Node::ScaledAccumulator => {
                 values.extend(elements(sums, rows, columns).map(|value| round(kind, value)))
             }
+            // No output depends on the node.
+            Node::Panel(_) => {}
             Node::Product(_) => {
                 values.extend(elements(products, rows, columns).map(|value| round(kind, value)))
             }
             Node::Input(input) => match &bound.inputs[input as usize] {
                 // `fuse` refuses an epilogue that reads the elements of a factor.
-                Value::Factor(_) => values.resize(rows * columns, 0.0),
+                Value::Factor(_) | Value::Panel(_) => values.resize(rows * columns, 0.0),
                 Value::Scalar(number) => values.resize(rows * columns, round(kind, *number)),
                 Value::Tensor(view) => {
                     // SAFETY: guaranteed by the caller; the input has the output's shape.

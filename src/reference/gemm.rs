@@ -40,11 +40,14 @@ unsafe fn multiply_at(
     // memory.
     let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
     let factor = epilogue.and_then(|bound| bound.factor()).map(|(_, view)| view);
+    let panels: Vec<&View> = std::iter::once(b)
+        .chain(epilogue.into_iter().flat_map(|bound| bound.panels()).map(|(_, view)| view))
+        .collect();
     let accumulate = if wide { accumulate_wrapping } else { accumulate };
     let totals = totals(epilogue, *accumulator)?;
     let partials = regions(out.shape, TILE, TILE).map_init(
-        <([ScratchMatrix; 4], EpilogueScratch)>::default,
-        |([left, right, sum, products], scratch), region| {
+        <([ScratchMatrix; 5], EpilogueScratch)>::default,
+        |([left, right, sum, products, panel], scratch), region| {
             let Region { batch, rows, columns } = &region;
             let extents = [rows, columns].map(|range| (range.end - range.start) as usize);
             sum.clear(extents[0], extents[1]);
@@ -59,7 +62,10 @@ unsafe fn multiply_at(
                 // types are supported.
                 unsafe {
                     left.load(a, &across);
-                    right.load(b, &down);
+                    match panels.as_slice() {
+                        [b] => right.load(b, &down),
+                        panels => load_panels(panels, &down, right, panel),
+                    }
                     scale_factors(epilogue, origin, (left, &across), (right, &down));
                 }
                 accumulate(left, right, sum);
@@ -91,6 +97,38 @@ unsafe fn multiply_at(
         unsafe { store_reductions(epilogue, *accumulator, &partials.collect::<Vec<_>>(), totals) };
     }
     Ok(())
+}
+
+/// Loads a region of several matrices side by side.
+///
+/// # Safety
+/// As for [`ScratchMatrix::load`], where the region is within the columns of all matrices.
+unsafe fn load_panels(
+    panels: &[&View],
+    region: &Region,
+    into: &mut ScratchMatrix,
+    panel: &mut ScratchMatrix,
+) {
+    let Region { batch, rows, columns } = region;
+    into.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
+    let mut first = 0;
+    for view in panels {
+        let end = first + view.shape[2];
+        let [from, to] = [columns.start, columns.end].map(|column| column.clamp(first, end));
+        if from < to {
+            let within =
+                Region { batch: *batch, rows: rows.clone(), columns: from - first..to - first };
+            // SAFETY: guaranteed by the caller.
+            unsafe { panel.load(view, &within) };
+            for row in 0..panel.rows {
+                for column in 0..panel.columns {
+                    let at = into.index(row, column + (from - columns.start) as usize);
+                    into.values[at] = panel.values[panel.index(row, column)];
+                }
+            }
+        }
+        first = end;
+    }
 }
 
 /// sum += left @ right in float64.
@@ -152,7 +190,14 @@ pub unsafe fn multiply_groups(
         let epilogue = epilogue.map(|bound| bound.map_unscaled_views(rows));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
         unsafe {
-            let product = GemmProblem { a: rows(&a), b, out: rows(&out), accumulator, options };
+            let product = GemmProblem {
+                a: rows(&a),
+                b,
+                out: rows(&out),
+                accumulator,
+                options,
+                ..GemmProblem::UNREAD
+            };
             let origin = Origin { row: start, group: group as i64 };
             multiply_at(&product, epilogue.as_ref(), origin)
         }

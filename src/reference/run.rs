@@ -34,7 +34,7 @@ unsafe fn compute(
     }
     let inputs =
         epilogue.into_iter().flat_map(|bound| &bound.inputs).filter_map(|value| match value {
-            Value::Tensor(view) | Value::Factor(view) => Some(view),
+            Value::Tensor(view) | Value::Factor(view) | Value::Panel(view) => Some(view),
             Value::Scalar(_) => None,
         });
     let outputs = epilogue.into_iter().flat_map(|bound| bound.outputs.iter().flatten());

@@ -45,7 +45,9 @@ impl Rounding {
 /// The extents of a problem. `None` for an elementwise sum: each layout has one kernel.
 pub fn extents(problem: &Problem) -> Option<Extents> {
     match problem {
-        Problem::Gemm(gemm) => Some([gemm.batch(), gemm.m(), gemm.n(), gemm.k()]),
+        Problem::Gemm(gemm) => {
+            Some([gemm.batch(), gemm.m(), gemm.n() + gemm.further_columns, gemm.k()])
+        }
         Problem::GroupedGemm(grouped) => {
             let stacked = grouped.stacked();
             Some([grouped.b.shape[0], stacked.m(), stacked.n(), stacked.k()])

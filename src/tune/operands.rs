@@ -146,7 +146,7 @@ impl<M> Operands<M> {
         let is_same = |view: &View| view.byte_range() == output.byte_range();
         own.any(is_same)
             || of_epilogue.any(|value| match value {
-                Value::Tensor(view) | Value::Factor(view) => is_same(view),
+                Value::Tensor(view) | Value::Factor(view) | Value::Panel(view) => is_same(view),
                 Value::Scalar(_) => false,
             })
     }

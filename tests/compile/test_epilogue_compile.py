@@ -3,6 +3,7 @@
 import cutlass_api
 import pytest
 import torch
+from cutlass_api.arguments import GemmArguments
 from support.compiling import check_code, demanding
 from support.epilogues import CASES, REDUCTIONS, fake_fused, fused, shape_of
 from support.helpers import fake, run_python, spilled_bytes
@@ -153,6 +154,34 @@ def test_kernels_of_two_products_spill_nothing(m):
         designs.setdefault((design.swapped, design.tile_shape, design.split), kernel)
     assert len(designs) > 20 and {design[0] for design in designs} == {False, True}
     check_code(demanding(designs.values(), 12), args)
+
+
+@pytest.mark.parametrize("m", [16, 2048])
+def test_kernels_of_several_matrices_b_spill_nothing(m):
+    args = joint_arguments(m)
+    designs = {}
+    for kernel in cutlass_api.get_kernels(args, cc=90):
+        design = kernel.metadata.design
+        key = (
+            type(kernel),
+            getattr(design, "swapped", None),
+            design.tile_shape,
+            design.cluster_shape,
+        )
+        designs.setdefault(key, kernel)
+    assert len(designs) > 20
+    check_code(demanding(designs.values(), 12), args)
+
+
+def joint_arguments(m):
+    a, out = fake(m, 4096, dtype=torch.bfloat16), fake(m, 6144, dtype=torch.bfloat16)
+    matrices = [fake(4096, n, dtype=torch.bfloat16, layout="n") for n in (4096, 1024, 1024)]
+    return GemmArguments(a, matrices, out, torch.float32)
+
+
+def test_an_artifact_of_several_matrices_b_finds_its_kernel():
+    args = joint_arguments(64)
+    assert_compiles(cutlass_api.get_kernels(args, cc=90)[0], args)
 
 
 def test_an_artifact_of_two_products_finds_its_kernel():

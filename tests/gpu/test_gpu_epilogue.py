@@ -37,6 +37,8 @@ from support.epilogues import (
     linear,
 )
 from support.helpers import coarse
+from support.joint import CASES as JOINT
+from support.joint import JointTrial
 from support.memory import Form, Output
 from support.properties import float32_precision, from_registers, over_grid
 
@@ -84,6 +86,15 @@ def test_two_products(case):
     trials = [DualTrial(*case, seed=seed) for seed in range(3)]
     # torch's strides of a matrix without elements are those of unaligned rows.
     assert all(trial.kernels() for trial in trials) or case[3] == 0
+    check_all(trials)
+
+
+@pytest.mark.parametrize("seed", range(len(JOINT)))
+def test_several_matrices_b(seed):
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    trials = [JointTrial(*JOINT[seed], seed=seed) for seed in (seed, seed + 1)]
+    assert any(trial.kernels() for trial in trials)
     check_all(trials)
 
 

@@ -63,6 +63,11 @@ def test_scales(groups):
     assert len(counts) == len(groups.split()) and min(counts) > 10, counts
 
 
+def test_several_matrices_b():
+    counts = launches("joint()", "moved()", module="emulation_joint")
+    assert counts[0] > 50 and counts[1] == 8, counts
+
+
 @pytest.mark.parametrize("shape, is_thorough", [((5, 70, 352), True), ((20, 130, 608), False)])
 def test_weights_of_4_bits(shape, is_thorough):
     assert launches(f"check({shape}, {is_thorough})", module="emulation_codes")[0] > 20

@@ -53,9 +53,11 @@ _CODES = {
 
 
 def operand(value: Any) -> Any:
-    """A CPU tensor as a tensor on the simulated device, with the same memory; any other value
-    unchanged. Kernels may use the tensor's storage while the result lives.
+    """A CPU tensor as a tensor on the simulated device, with the same memory; a list of them, too;
+    any other value unchanged. Kernels may use the tensor's storage while the result lives.
     """
+    if isinstance(value, list):
+        return [operand(each) for each in value]
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return value
     storage = value.untyped_storage()

@@ -1,10 +1,11 @@
 use super::config::Reference;
-use crate::epilogue::Scaling;
+use crate::epilogue::{Joint, Scaling};
 use crate::kernel::family::{Family, LaunchInput};
 use crate::kernel::launch::Launch;
 use crate::kernel::operation::Operation;
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::Types;
+use crate::kernel::unsupported::Unsupported;
 use crate::problem::GemmProblem;
 
 impl Family for Reference {
@@ -45,6 +46,13 @@ impl Family for Reference {
 
     fn serves_dual(&self, _types: Types) -> bool {
         self.0 == Operation::Gemm
+    }
+
+    fn check_joint(&self, _types: Types, _joint: &Joint) -> Result<(), Unsupported> {
+        match self.0 {
+            Operation::Gemm => Ok(()),
+            _ => Err(Unsupported::NoPanels),
+        }
     }
 
     fn stores_partials(&self) -> bool {

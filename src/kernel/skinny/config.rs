@@ -51,6 +51,8 @@ pub struct Skinny {
     /// Bytes that one load of A or B moves; addresses and leading dimensions are multiples of it.
     pub align: u32,
     pub method: Method,
+    /// Matrices B: 1, or the number of those of a joint GEMM, whose columns are the program's.
+    pub matrices: u32,
 }
 
 impl Skinny {

@@ -1,16 +1,18 @@
 use super::config::{Method, Narrow, Skinny};
-use crate::epilogue::{BlockScale, Scaling};
+use crate::epilogue::{BlockScale, Joint, Scaling};
 use crate::kernel::cost;
 use crate::kernel::cost::chips::Target;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
 use crate::kernel::family::{Family, LaunchInput};
+use crate::kernel::joint::check_joint;
 use crate::kernel::launch::{Launch, Params, overlap_pays};
+use crate::kernel::layout::Major;
 use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
-use crate::kernel::params::GemmParams;
-use crate::kernel::program::{ProgramParts, name_of_gemm, orders};
+use crate::kernel::params::{GemmParams, JointGemmParams};
+use crate::kernel::program::{ProgramParts, joint_arguments, name_of_gemm, orders};
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::{ProductClass, Types};
 use crate::kernel::unsupported::Unsupported;
@@ -76,6 +78,18 @@ impl Family for Skinny {
             shares && has_registers && of.depth.is_multiple_of(group) && !of.is_swizzled
         };
         types.b.is_widened() && scaling.a.is_none() && scaling.b.is_some_and(fits)
+    }
+
+    /// 16-bit weights as the wide operand. The tile's columns lie in one matrix.
+    fn check_joint(&self, types: Types, joint: &Joint) -> Result<(), Unsupported> {
+        let [tile, _] = self.tile;
+        if self.narrow == Narrow::N
+            || self.b != Major::Column
+            || types.class() != ProductClass::Half
+        {
+            return Err(Unsupported::NoPanels);
+        }
+        check_joint(joint, tile, self.align)
     }
 
     fn check_extents(
@@ -162,7 +176,11 @@ impl Family for Skinny {
                 }
                 false => self.ctas(&framed),
             };
-            let params = Params::Gemm(GemmParams::new(&framed, None));
+            let params = GemmParams::new(&framed, None);
+            let params = match self.matrices {
+                1 => Params::Gemm(params),
+                _ => Params::JointGemm(JointGemmParams::new(params, request.panels)),
+            };
             Launch {
                 cluster: self.split,
                 overlapping: overlap_pays(target, ctas, ctas_per_sm),
@@ -190,12 +208,18 @@ impl Family for Skinny {
         let splits = if split > 1 { format!("_split{split}") } else { String::new() };
         let name =
             format!("{name}_{orders}_{rows}x{tile_n}x{tile_k}_{stages}stages{splits}_align{align}");
+        let (matrices, suffix) = joint_arguments(self.matrices);
+        let name = name + &suffix;
         let work = format!(
             "SkinnyGemm<{a}, {b}, {out}, {a_k_major}, {b_k_major}, {rows}, {tile_n}, {tile_k}, \
-             {warps_n}, {stages}, {split}, {align}, Method::{method}, {epilogue}>"
+             {warps_n}, {stages}, {split}, {align}, Method::{method}, {epilogue}{matrices}>"
         );
         let launch = [Skinny::THREADS, self.shared_bytes(types)];
-        Some(ProgramParts::gemm("skinny.cuh", name, work, launch))
+        let parts = ProgramParts::gemm("skinny.cuh", name, work, launch);
+        Some(match self.matrices {
+            1 => parts,
+            _ => parts.with_parameter("JointGemmParams", size_of::<JointGemmParams>()),
+        })
     }
 }
 

@@ -158,6 +158,7 @@ impl Skinny {
                             split,
                             align,
                             method,
+                            matrices: 1,
                         },
                     ));
                 }

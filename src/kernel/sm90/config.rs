@@ -58,6 +58,8 @@ pub struct Sm90 {
     /// Whether the kernel multiplies A by two matrices B (dual GEMM), whose columns alternate in
     /// blocks of 8 in the tile. `tile` counts the columns of both.
     pub dual: bool,
+    /// Matrices B: 1, or the number of those of a joint GEMM, whose columns are the program's.
+    pub matrices: u32,
 }
 
 /// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its weights.
@@ -91,6 +93,7 @@ impl Sm90 {
             grouped: false,
             fast_sums: false,
             dual: false,
+            matrices: 1,
         }
     }
 

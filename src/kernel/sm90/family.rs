@@ -1,6 +1,6 @@
 use super::config::Sm90;
 use super::{placement, source};
-use crate::epilogue::Scaling;
+use crate::epilogue::{Joint, Scaling};
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
@@ -97,6 +97,10 @@ impl Family for Sm90 {
         Sm90::serves_dual(self, types)
     }
 
+    fn check_joint(&self, types: Types, joint: &Joint) -> Result<(), Unsupported> {
+        Sm90::check_joint(self, types, joint)
+    }
+
     fn sums_fast(&self) -> bool {
         self.fast_sums
     }
@@ -164,13 +168,14 @@ impl Family for Sm90 {
             let placed =
                 placement::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
             let placement = placed.as_ref().map(|placed| &placed.placement);
-            let (factor, workspace) = (request.factor, request.workspace);
+            let LaunchInput { factor, panels, workspace, .. } = *request;
             Sm90::launch(
                 self,
                 types,
                 problem,
                 offsets,
                 factor,
+                panels,
                 placement,
                 multiprocessors,
                 workspace,

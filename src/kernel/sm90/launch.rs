@@ -3,11 +3,12 @@
 use super::config::{ROW_BYTES, Sm90, k_block};
 use super::params::{Sm90Params, Sm90Scalars};
 use super::placement::Placement;
+use crate::epilogue::Joint;
 use crate::kernel::launch::{Launch, Params};
 use crate::kernel::layout::Major;
 use crate::kernel::limits::check_count;
 use crate::kernel::pack::{self, Pack};
-use crate::kernel::params::GroupOffsets;
+use crate::kernel::params::{GroupOffsets, starts};
 use crate::kernel::tensor_map::TensorMap;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
@@ -51,7 +52,8 @@ impl Sm90 {
     }
 
     /// The launch of the kernel for a `doubled` problem. `factor`: the second matrix B of a dual
-    /// GEMM. `placement`: the tile order of a grid that starts on an empty chip.
+    /// GEMM. `panels`: the further ones of a joint GEMM. `placement`: the tile order of a grid that
+    /// starts on an empty chip.
     #[allow(clippy::too_many_arguments)]
     pub fn launch(
         &self,
@@ -59,6 +61,7 @@ impl Sm90 {
         problem: &GemmProblem,
         offsets: Option<&View>,
         factor: Option<&View>,
+        panels: &[&View],
         placement: Option<&Placement>,
         multiprocessors: u32,
         workspace: u64,
@@ -66,10 +69,14 @@ impl Sm90 {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
         let k_block = k_block(types);
-        let map = |at: usize| {
+        let of_b = self.side_of_b();
+        // The first matrix B of a joint GEMM, whose problem has the columns of all.
+        let mut first_b = problem.b;
+        first_b.shape[2] -= panels.iter().map(|view| view.shape[2]).sum::<i64>();
+        let map_of = |at: usize, view: &View| {
             let side = &sides[at];
             let (sharers, row) = (self.cluster[1 - at], self.row_bytes(at));
-            let view = pack.as_ref().and_then(|pack| pack.view(at)).unwrap_or(*side.view);
+            let view = pack.as_ref().and_then(|pack| pack.view(at)).unwrap_or(*view);
             // The packed view has the dimensions of the original.
             let k_major = side.packed || self.k_major()[at];
             let (inner, outer) = if k_major { (side.k, side.rows) } else { (side.rows, side.k) };
@@ -107,8 +114,9 @@ impl Sm90 {
                 },
             }
         };
+        let map = |at: usize| map_of(at, if at == of_b { &first_b } else { sides[at].view });
         let mut maps = [(!self.loads_by_threads()).then(|| map(0)), Some(map(1))];
-        let (of_b, mut reversed) = (self.side_of_b(), false);
+        let mut reversed = false;
         if let (Some(factor), Some(map)) = (factor.filter(|_| self.dual), &mut maps[of_b])
             && factor.numel() > 0
         {
@@ -168,6 +176,11 @@ impl Sm90 {
             _ if self.over_grid => tiles * u64::from(self.k_splits(problem)),
             _ => tiles,
         };
+        let mut further = [None; Joint::MOST - 1];
+        let of_panels = panels.iter().zip(starts(problem.n(), panels));
+        for (panel, (view, start)) in further.iter_mut().zip(of_panels) {
+            *panel = Some((map_of(of_b, view), start as i32));
+        }
         let out_map = stored_by_copy_engine.then_some(out_map);
         let ([slice, shorter], b_along_k) = (self.slices(1), sides[1].packed || self.k_major()[1]);
         Launch {
@@ -180,6 +193,7 @@ impl Sm90 {
             params: Params::Sm90(Sm90Params {
                 maps: [maps[0], maps[1], out_map],
                 scalars,
+                panels: further,
                 b_shorter: maps[1].filter(|_| shorter < slice && b_along_k).map(|b| {
                     let [k, _, batch] = b.box_extents;
                     TensorMap { box_extents: [k, shorter, batch], ..b }

@@ -1,5 +1,6 @@
 //! The parameter of an sm90 kernel.
 
+use crate::epilogue::Joint;
 use crate::kernel::fields::assert_fields;
 use crate::kernel::params::GroupOffsets;
 use crate::kernel::tensor_map::TensorMap;
@@ -12,6 +13,9 @@ pub struct Sm90Params {
     pub maps: [Option<TensorMap>; 3],
     pub scalars: Sm90Scalars,
     pub b_shorter: Option<TensorMap>,
+    /// The maps of the further matrices B of a joint GEMM, and their first columns among those of
+    /// all matrices.
+    pub panels: [Option<(TensorMap, i32)>; Joint::MOST - 1],
 }
 
 /// The fields after the tensor maps in `Sm90Params` of `kernels/sm90/params.cuh`, byte for byte.

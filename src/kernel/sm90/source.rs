@@ -3,7 +3,9 @@
 use super::config::{Schedule, Sm90};
 use super::memory::MOST_SCALE_REGISTERS;
 use super::split::{MAX_SPLITS, SPLITS_AT_ONCE, WORD_STRIDE};
-use crate::kernel::program::{ProgramParts, launch_checks, name_of_gemm, orders, type_arguments};
+use crate::kernel::program::{
+    ProgramParts, joint_arguments, launch_checks, name_of_gemm, orders, type_arguments,
+};
 use crate::kernel::types::Types;
 
 pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
@@ -13,6 +15,10 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     // The operands' types in the program's order.
     let ordered = if config.crossed() { types.transposed() } else { types };
     let (arguments, b_row_bytes) = (type_arguments(ordered), config.row_bytes(1));
+    let (mut matrices, _) = joint_arguments(config.matrices);
+    if config.matrices > 1 {
+        matrices += &format!(", {}", config.crossed());
+    }
     let schedule = match config.schedule {
         Schedule::Cooperative => "COOPERATIVE",
         Schedule::PingPong => "PING_PONG",
@@ -24,9 +30,9 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
         work: format!(
             "Sm90Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {b_row_bytes}, {stages}, \
              {consumers}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {split}, {over_grid}, \
-             {swapped}, {grouped}, {align}, {fast_sums}, {epilogue}>"
+             {swapped}, {grouped}, {align}, {fast_sums}, {epilogue}{matrices}>"
         ),
-        parameter: "Sm90Params",
+        parameter: if config.matrices > 1 { "JointSm90Params" } else { "Sm90Params" },
         checks: checks(config, types),
     }
 }
@@ -52,7 +58,7 @@ fn name(config: &Sm90, types: Types) -> String {
     if config.fast_sums {
         name += "_fast";
     }
-    name
+    name + &joint_arguments(config.matrices).1
 }
 
 /// Conditions that the host and the program compute the same values.

@@ -2,8 +2,10 @@
 
 use super::config::{ROW_BYTES, Sm90};
 use super::split::{MAX_SPLITS, MOST_K_OF_INTEGERS};
+use crate::epilogue::Joint;
 use crate::kernel::cost::chips::Target;
 use crate::kernel::demand::Demand;
+use crate::kernel::joint::check_joint;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
 use crate::kernel::tensor_map::TensorMap;
@@ -55,6 +57,24 @@ impl Sm90 {
             && slice == shorter
             && slice.is_multiple_of(2 * TensorMap::DUAL_ROWS)
             && self.leaves_registers_for_epilogues(types)
+    }
+
+    /// Checks that the configuration also multiplies A by several matrices B: 16-bit operands, B
+    /// K-major, no packing, no loads by threads, no groups. A tile lies in one matrix, and the CTAs
+    /// that share it load equal slices, which one tensor map a matrix serves.
+    pub fn check_joint(&self, types: Types, joint: &Joint) -> Result<(), Unsupported> {
+        let of_b = self.side_of_b();
+        let [slice, shorter] = self.slices(of_b);
+        if types.class() != ProductClass::Half
+            || self.layout.b != Major::Column
+            || self.packed != [false, false]
+            || self.loads_by_threads()
+            || self.grouped
+            || slice != shorter
+        {
+            return Err(Unsupported::NoPanels);
+        }
+        check_joint(joint, self.tile[of_b], 16)
     }
 
     /// For a dual GEMM: refuses an N that is no multiple of 8, and what `check_extents` refuses.
