@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from cutlass_api import weights as weights
     from cutlass_api.ops import int8_mm as int8_mm
     from cutlass_api.ops import linear as linear
+    from cutlass_api.ops import linears as linears
     from cutlass_api.ops import mixed_mm as mixed_mm
     from cutlass_api.ops import quantized_linear as quantized_linear
     from cutlass_api.ops import scaled_grouped_mm as scaled_grouped_mm
@@ -76,7 +77,7 @@ _cutlass_stub.install()
 _FUNCTIONS = {
     **dict.fromkeys(
         (
-            *("int8_mm", "linear", "mixed_mm", "quantized_linear"),
+            *("int8_mm", "linear", "linears", "mixed_mm", "quantized_linear"),
             *("scaled_grouped_mm", "scaled_mm"),
         ),
         "ops",

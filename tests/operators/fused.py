@@ -111,6 +111,20 @@ def grouped_samples(t: Make) -> Any:
     yield t(5, 8), t(2, 8, 6), ends([0, 5])
 
 
+def layers(x: Tensor, *weights: Tensor) -> Any:
+    return torch.cat([torch.nn.functional.linear(x, weight) for weight in weights], -1)
+
+
+def joint(x: Tensor, *weights: Tensor) -> Any:
+    return torch.cat(cutlass_api.linears(x, weights), -1)
+
+
+def joint_samples(t: Make) -> Any:
+    yield t(4, 8), t(6, 8), t(2, 8)
+    yield t(2, 3, 8), t(6, 8), t(6, 8), t(1, 8)
+    yield t(8), t(2, 8), t(3, 8), t(4, 8), t(5, 8)
+
+
 CASES = (
     Case(
         name="matmul, epilogues",
@@ -127,6 +141,14 @@ CASES = (
         into=OPS.linear.out,
         own=activated_samples,
         dtypes=FLOATS,
+    ),
+    Case(
+        name="linears",
+        ours=joint,
+        theirs=layers,
+        own=joint_samples,
+        dtypes=FLOATS,
+        lacks=["out="],
     ),
     Case(
         name="grouped_mm",

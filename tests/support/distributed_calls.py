@@ -71,6 +71,10 @@ CALLS = {
         ("m0 m1 n", rand(4, 8, 12), rand(16, 12), rand(16), "gelu"),
         ("n k + +", rand(12), rand(16, 12)),
     ],
+    "joint_linear": [
+        ("m0 k +", rand(8, 12), [rand(16, 12), rand(8, 12)]),
+        ("m0 m1 k +", rand(4, 8, 12), [rand(16, 12), rand(8, 12)]),
+    ],
     "linear_forward": [
         ("m0 n k + +", rand(8, 12), rand(16, 12), rand(16)),
         ("m0 n", rand(8, 12), rand(16, 12), rand(16), "silu"),

@@ -124,6 +124,24 @@ def quantized_linear_arguments(
     return GemmArguments(rows, b, target, "float32", epilogue=epilogue)
 
 
+def joint_linear(
+    input: torch.Tensor, *weights: torch.Tensor, out: torch.Tensor, kernel: str | None = None
+) -> None:
+    """The operator, by a kernel."""
+    columns = [weight.t() for weight in weights]
+    _core.launch_gemm(rows_of(input), columns, out=matrix(out), kernel=kernel)
+
+
+def joint_linear_arguments(
+    out: torch.Tensor, input: torch.Tensor, *weights: torch.Tensor
+) -> GemmArguments:
+    """The product that a call of `joint_linear` launches."""
+    with V.fake_mode:
+        rows, columns = rows_of(input), [weight.t() for weight in weights]
+    of_sums = accumulator(input.dtype, weights[0].dtype)
+    return GemmArguments(rows, columns, matrix(out), of_sums)
+
+
 class BenchmarkRequest(ExternKernelGPUBenchmarkRequest):
     """A benchmark of one of our kernels. Unpickling it in Inductor's autotuning process imports
     this module, which registers the functions that the request calls."""
@@ -187,6 +205,7 @@ GEMM = _choice(_core.launch_gemm, "cutlass_api_gemm")
 ADDMM_CHOICE = _choice(addmm, "cutlass_api_addmm")
 GROUPED = _choice(grouped, "cutlass_api_grouped_gemm")
 SCALED_GROUPED = _choice(scaled_grouped, "cutlass_api_scaled_grouped_gemm")
+JOINT_LINEAR = _choice(joint_linear, "cutlass_api_joint_linear")
 QUANTIZED_LINEAR = _choice(quantized_linear, "cutlass_api_quantized_linear")
 
 

@@ -6,6 +6,7 @@ from cutlass_api.ops import (
     _dense,
     _fused,
     _grouped,
+    _joint,
     _linear,
     _quantization,
     _quantized,
@@ -14,7 +15,10 @@ from cutlass_api.ops import (
 )
 from cutlass_api.ops._operator import Operator
 
-GROUPS = (_dense, _linear, _grouped, _quantized, _quantized_linear, _quantization, _fused)
+GROUPS = (
+    *(_dense, _linear, _joint, _grouped),
+    *(_quantized, _quantized_linear, _quantization, _fused),
+)
 #: The records by name, in the order of the guide's table.
 OPERATORS: dict[str, Operator] = {
     operator.name: operator for group in GROUPS for operator in group.OPERATORS

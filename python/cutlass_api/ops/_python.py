@@ -20,6 +20,7 @@ from cutlass_api._core import trace_epilogue
 from cutlass_api.fusion import activation as activations
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._broadcast import product
+from cutlass_api.ops._joint import split
 from cutlass_api.ops._library import proxies_of
 from cutlass_api.ops._operator import OPS
 from cutlass_api.weights._classes import Weight
@@ -45,6 +46,20 @@ def linear(
     if callable(activation):
         activation = activation_name(activation)
     return OPS.linear(input, weight, bias, activation)
+
+
+def linears(input: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """input @ weight.T of each weight, in one launch: the projections of attention, for example.
+
+    ``input`` has shape (*, K), the weights (N_i, K). The results are views of one tensor: its
+    columns side by side. Kernels take 2 to 4 weights in float16 or bfloat16 whose rows are
+    contiguous, with a multiple of 16 rows each, but for the last one; for many rows of ``input``,
+    multiples of 64 to 256 are faster. Other weights take a launch each. Differentiates, traces and
+    follows autocast, as :func:`linear` does.
+
+    Raises ValueError if shapes do not match or no kernel serves the dtypes.
+    """
+    return split(OPS.joint_linear(input, list(weights)), weights)
 
 
 def quantized_linear(
