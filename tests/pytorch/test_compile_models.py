@@ -47,6 +47,15 @@ def test_models_have_as_many_launches_as_without_us_at_most(name: str, count: in
     assert without_paths(torchs) == without_paths(theirs)
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_q_k_and_v_of_some_rows_are_one_launch(name: str) -> None:
+    ours, theirs = with_us(name, 8, is_ours), lower_model(name, 8, lambda choice: True)
+    launches = launched(ours)
+    assert launches["extern_kernels.cutlass_api_joint_linear"] == 1
+    # Gate and up are one launch, too, with the operation behind them.
+    assert launches.total() <= launched(theirs).total() - 4
+
+
 #: Those that are more than one function of torch's, or that `test_compile_fusion` lacks.
 ACTIVATIONS = ["gelu_10", "gelu_python", "hardswish", "laplace", "leaky_relu", "mish", "relu6"]
 ACTIVATIONS += ["quick_gelu", "sqrtsoftplus"]

@@ -1,5 +1,6 @@
-"""A post-grad pass: pointwise operations behind a product become one operator with an epilogue, and
-products for which Inductor's handler offers no choices an operator of ours (`_products`).
+"""A post-grad pass: pointwise operations behind a product become one operator with an epilogue,
+products for which Inductor's handler offers no choices an operator of ours (`_products`), and
+products of one matrix A one operator (`_joint`).
 
 The pass proposes operators in a copy of the graph. In a trial of each (`_trials`), Inductor times
 our kernels beside the operations that they replace. Only operators that are faster replace
@@ -16,6 +17,7 @@ from torch import fx
 from cutlass_api.inductor import Options, _lowering, _packed
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor._epilogue import Epilogue, Region
+from cutlass_api.inductor._joint import JointProposal, joint_proposals
 from cutlass_api.inductor._nodes import CAST, copied, is_call, origin_of
 from cutlass_api.inductor._options import identity, options_in_force
 from cutlass_api.inductor._products import (
@@ -121,14 +123,14 @@ class Proposal:
         node.meta[_lowering.CHOSEN] = self.kernel
 
 
-def _proposals(graph: fx.Graph, fuses: bool) -> list[Proposal]:
+def _proposals(graph: fx.Graph, fuses: bool) -> list[Proposal | JointProposal]:
     """Replaces operations in a copy of the graph by operators of ours. fuses: whether the pointwise
     operations behind a product are replaced, too."""
     if fuses:
         for node in list(graph.nodes):
             if not node._erased:
                 restore_vector_product(graph, node)
-    found: list[Proposal] = []
+    found: list[Proposal | JointProposal] = []
     regions: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node._erased:  # the second product of a region
@@ -145,7 +147,8 @@ def _proposals(graph: fx.Graph, fuses: bool) -> list[Proposal]:
             origin = origin_of(replaced)
             assert origin is not None
             found.append(Proposal(Trial(replaced), origin))
-    return found
+    # What is left has no epilogue.
+    return [*found, *joint_proposals(graph)] if fuses else found
 
 
 def _fused(

@@ -80,7 +80,7 @@ def seconds(product: fx.Node) -> list[fx.Node]:
         factor = other.args[-1]
         return (
             factor is not b
-            and _is_same(other.args[-2], a)
+            and is_same(other.args[-2], a)
             and value_of(factor).dtype == value_of(b).dtype
             and is_known_as(value_of(factor).shape, value_of(b).shape)
             and is_known_as(value_of(factor).stride(), value_of(b).stride())
@@ -88,13 +88,11 @@ def seconds(product: fx.Node) -> list[fx.Node]:
 
     views = [a]
     if a.all_input_nodes:
-        views += [
-            node for node in a.all_input_nodes[0].users if node is not a and _is_same(node, a)
-        ]
+        views += [node for node in a.all_input_nodes[0].users if node is not a and is_same(node, a)]
     return [node for view in views for node in view.users if fits(node)]
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Whether two nodes are one node, or equal views of one."""
     if one is other:
         return True
@@ -104,7 +102,7 @@ def _is_same(one: Any, other: Any) -> bool:
         and isinstance(other, fx.Node)
         and one.target in views
         and (one.target, one.args[1:], one.kwargs) == (other.target, other.args[1:], other.kwargs)
-        and _is_same(one.args[0], other.args[0])
+        and is_same(one.args[0], other.args[0])
     )
 
 
