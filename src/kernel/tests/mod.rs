@@ -12,6 +12,7 @@ use crate::problem::{
 mod exact;
 mod explain;
 mod grouped;
+mod joint;
 mod listing;
 mod ranking;
 mod skinny;
