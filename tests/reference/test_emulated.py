@@ -65,7 +65,7 @@ def test_scales(groups):
 
 def test_several_matrices_b():
     counts = launches("joint()", "moved()", module="emulation_joint")
-    assert counts[0] > 50 and counts[1] == 8, counts
+    assert counts[0] > 50 // SPARSE and counts[1] == 8, counts
 
 
 @pytest.mark.parametrize("shape, is_thorough", [((5, 70, 352), True), ((20, 130, 608), False)])
