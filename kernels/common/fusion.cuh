@@ -1,12 +1,13 @@
-// The vocabulary of generated epilogues (src/epilogue/cuda.rs): operands, operations, reductions.
+// The vocabulary of generated epilogues (src/epilogue/cuda.rs) and prologues
+// (src/epilogue/cuda_prologue.rs): operands, operations, reductions.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/field.cuh"
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 
-// A tensor broadcast to the shape of the program's output, or block scales. Mirrored in the Rust
-// core (src/epilogue/bound.rs).
+// A tensor broadcast to the shape of the program's output (of A, for a prologue), or block scales.
+// Mirrored in the Rust core (src/epilogue/bound.rs).
 struct EpilogueTensor {
   void* data;
   // In elements, along batch, m, n. Of block scales: along batch, blocks of rows of A (columns of

@@ -30,6 +30,7 @@ __all__ = [
     "KernelOperand",
     "PreparedLaunch",
     "Program",
+    "PrologueArguments",
     "ReferenceKernel",
     "Resources",
     "RuntimeArguments",
@@ -305,8 +306,9 @@ class GemmArguments(RuntimeArguments):
     A has shape (M, K), B (K, N), out (M, N); or all three have a leading batch dimension L.
     Any strides. B may be a list of 2 to 4 matrices (K, N_i) of one dtype, contiguous along K:
     their products lie side by side in out. accumulator_type is the dtype of the accumulator.
-    Raises ValueError if the shapes do not match, the operands are on different devices, or
-    out is read-only.
+    prologue: PrologueArguments, computed of A in front of the product. Raises ValueError if
+    the shapes do not match, the operands are on different devices, or out is read-only, and
+    RuntimeError if an operand beside a prologue requires a gradient.
     """
 
     def __new__(
@@ -317,6 +319,7 @@ class GemmArguments(RuntimeArguments):
         accumulator_type: NumericLike,
         epilogue: Any | None = None,
         performance: Any | None = None,
+        prologue: PrologueArguments | None = None,
     ) -> GemmArguments: ...
     @property
     def A(self) -> DenseTensor | ScaledTensor:
@@ -333,6 +336,10 @@ class GemmArguments(RuntimeArguments):
     @property
     def epilogue(self) -> Any | None:
         """The fused epilogue, or None."""
+
+    @property
+    def prologue(self) -> PrologueArguments | None:
+        """The prologue, or None."""
 
 class GroupedGemmArguments(RuntimeArguments):
     """One GEMM per group; A stacks the rows of all groups.
@@ -472,22 +479,82 @@ class EpilogueArguments:
         shape, TypeError if `accumulator_type` is no dtype.
         """
 
+@disjoint_base
+class PrologueArguments:
+    """A prologue function with its operands: what is computed of A in front of the product.
+
+    prologue_fn: a Python function, or its source as a string. Its first parameter is `A`, of
+    shape (M, K). It returns `A`, the activations that the product multiplies, and may return
+    further names, which are stored. Every other parameter, and every returned name but `A`,
+    is a keyword of this constructor.
+
+    dtype: the dtype of the activations; None: that of A. Each activation is rounded once, to
+    nearest even. Integers and float8 saturate.
+
+    A parameter takes a number or a tensor of any dtype and strides. The tensor has the shape
+    of A, or extent 1 in the dimensions along which it is broadcast: (K,), (M, 1), or a single
+    element. A returned name takes a writable tensor of the shape of A, or of shape (M, 1) if
+    its value is one number of each row: a value that depends on reductions and numbers only.
+    It overlaps no other operand, but the epilogue may read the same tensor, under the same
+    name or another one.
+
+    The function computes in float32, with the operations of epilogues. `sum(x)`, `mean(x)`
+    and `amax(x)` reduce each row over K; their results broadcast as (M, 1).
+
+    On a GPU, a kernel of its own computes the prologue in front of the product's, in one
+    launch call, and stores the activations in workspace. There is no gradient.
+
+    Raises ValueError if a name is missing or unknown. Raises ValueError with the source line
+    for unsupported Python code, and SyntaxError for source that does not parse.
+    """
+
+    def __new__(
+        cls,
+        prologue_fn: Callable[..., Any] | str,
+        *,
+        dtype: NumericLike | None = None,
+        **kwargs: Any,
+    ) -> PrologueArguments: ...
+    @property
+    def prologue_fn(self) -> Callable[..., Any] | str:
+        """The function or source that was passed."""
+    @property
+    def traced_prologue(self) -> TracedEpilogue:
+        """The function as an expression graph."""
+    @property
+    def dtype(self) -> DType | None:
+        """The dtype of the activations that the product multiplies; None: that of A."""
+    @property
+    def parameters(self) -> list[Any]:
+        """The operands: inputs in the order of the parameters, then outputs in the order of the
+        return.
+        """
+    @property
+    def parameter_names(self) -> list[str]:
+        """The names of `parameters`."""
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """The tensors among `parameters`, by name."""
+
 @final
 class TracedEpilogue:
-    """An epilogue function as an expression graph: its inputs, operations and outputs."""
+    """An epilogue or prologue function as an expression graph: its inputs, operations and
+    outputs.
+    """
 
     @property
     def inputs(self) -> list[str]:
-        """The parameters without the accumulator, in the function's order."""
+        """The parameters without the first one, in the function's order."""
     @property
     def outputs(self) -> list[str]:
         """The returned names, in the order of the return."""
     @property
     def nodes(self) -> list[tuple[Any, ...]]:
         """The operations in topological order, each as a tuple: its name, then the indices of
-        the operations that it reads. ("accum",), ("scale_blocks",), ("input", position of the
-        parameter), ("product", position of the parameter) and ("number", value) read none;
-        ("cast", dtype, index) has the dtype's name.
+        the operations that it reads. ("accum",), ("A",), ("scale_blocks",), ("input",
+        position of the parameter), ("product", position of the parameter) and ("number",
+        value) read none; ("cast", dtype, index) has the dtype's name. ("sum", index),
+        ("mean", index) and ("amax", index) of a prologue reduce over K.
         """
     @property
     def results(self) -> list[tuple[str, int, bool]]:
@@ -553,6 +620,9 @@ class Program:
     @property
     def source(self) -> str:
         """The CUDA C++ source. The headers that it includes are in the package."""
+    @property
+    def prologue(self) -> Program | None:
+        """The program of the row kernel that computes the prologue; None without a prologue."""
     @property
     def cubin(self) -> bytes:
         """The machine code: an ELF image that `cuobjdump` can read."""
@@ -1210,6 +1280,7 @@ def launch_gemm(
     fast_sums: bool = False,
     free_multiprocessors: int = 0,
     element: str | None = None,
+    prologue: PrologueArguments | None = None,
 ) -> None:
     """Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The
     operators of `torch.ops.cutlass_api` and code that Inductor generates call this function.
@@ -1228,6 +1299,8 @@ def launch_gemm(
 
     element: an element type of less than 8 bits, of a weight B, which is then int32 words (N,
     K / 32, 4) in the order of `Weight.repack`.
+
+    prologue: `PrologueArguments`, with the views that their tensors had at construction.
 
     Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 
@@ -1265,6 +1338,7 @@ def check_gemm(
     offsets: TensorLike | None = None,
     fast_sums: bool = False,
     element: str | None = None,
+    prologue: PrologueArguments | None = None,
 ) -> None:
     """Checks the arguments of `launch_gemm` and launches nothing. The operands may be
     FakeTensors.

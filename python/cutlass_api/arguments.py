@@ -9,6 +9,7 @@ from cutlass_api._core import (
     GemmArguments,
     GroupedGemmArguments,
     KernelOperand,
+    PrologueArguments,
     RuntimeArguments,
     ScaledTensor,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "GroupedGemmArguments",
     "KernelOperand",
     "PerformanceControls",
+    "PrologueArguments",
     "RuntimeArguments",
     "ScaledTensor",
 ]

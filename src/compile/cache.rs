@@ -13,7 +13,7 @@ use super::folder::{touch, trim_now_and_then};
 use super::{Program, embedded, trust};
 
 /// The first bytes of every file. The last byte is the version of the format.
-const MAGIC: &[u8; 8] = b"rutlass\x09";
+const MAGIC: &[u8; 8] = b"rutlass\x0a";
 const DIGEST: usize = blake3::OUT_LEN;
 
 #[derive(Debug, Error)]

@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use super::nvrtc::{Compiled, Task};
 use super::{Architecture, CompileError, Nvrtc, Program, cache, resources};
-use crate::kernel::{Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
+use crate::kernel::{
+    Kernel, PACK_ENTRY, PROLOGUE_ENTRY, REDUCE_ENTRY, pack_source, prologue_source, reduce_source,
+    source,
+};
 use crate::process::Shared;
 
 /// The name of a program's text in NVRTC's messages.
@@ -74,21 +77,22 @@ fn compile_uncached(
             });
             result.transpose()
         });
-        let [pack, reduce] = compiled;
-        Ok(Program { pack: pack?, reduce: reduce?, ..program? })
+        let [pack, reduce, prologue] = compiled;
+        Ok(Program { pack: pack?, reduce: reduce?, prologue: prologue?, ..program? })
     })
 }
 
 /// A companion program's name, entry and source.
 type Companion = (&'static str, &'static str, String);
 
-/// The companions of a kernel: the program that packs operands, and the one that finishes
-/// reductions.
-fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
+/// The companions of a kernel: the program that packs operands, the one that finishes reductions,
+/// and the row kernel that computes the prologue.
+fn companions(kernel: &Kernel) -> [Option<Companion>; 3] {
     let reductions = kernel.reductions();
     [
         kernel.packs().then(|| ("pack", PACK_ENTRY, pack_source(kernel.types))),
         (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, reduce_source(&reductions))),
+        kernel.prologue().map(|of| ("prologue", PROLOGUE_ENTRY, prologue_source(of))),
     ]
 }
 
@@ -161,7 +165,8 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
         cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
     };
     let own = source(kernel).is_some_and(|(_, text)| key(program, &text) == program.key);
-    let mut others = [&program.pack, &program.reduce].into_iter().zip(companions(kernel));
+    let others = [&program.pack, &program.reduce, &program.prologue];
+    let mut others = others.into_iter().zip(companions(kernel));
     let same =
         |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
             (Some(other), Some((.., text))) => key(other, &text) == other.key,

@@ -48,6 +48,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "quantize/element.cuh",
     "reduce.cuh",
     "repack.cuh",
+    "rows.cuh",
     "sgemm.cuh",
     "simt.cuh",
     "skinny.cuh",

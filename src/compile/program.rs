@@ -25,9 +25,11 @@ pub struct Program {
     pub(super) entry: String,
     /// The lowered name that spells a user kernel's parameter types; empty for the kernel families.
     pub(super) signature: String,
-    /// The companions: packs operands before the kernel; finishes reductions after it.
+    /// The companions: packs operands before the kernel; finishes reductions after it; computes the
+    /// prologue before both.
     pub pack: Option<Arc<Program>>,
     pub reduce: Option<Arc<Program>>,
+    pub prologue: Option<Arc<Program>>,
     pub nvrtc: (i32, i32),
     pub source: String,
     /// NVRTC's options.
@@ -50,7 +52,8 @@ impl Program {
         if kernel.takes_workspace() {
             device.prepare_to_allocate()?;
         }
-        for program in self.pack.iter().chain(&self.reduce).map(Arc::as_ref).chain([self]) {
+        let companions = [&self.pack, &self.reduce, &self.prologue].into_iter().flatten();
+        for program in companions.map(Arc::as_ref).chain([self]) {
             program.function(device)?;
         }
         Ok(())
@@ -93,6 +96,7 @@ impl Program {
             signature: String::new(),
             pack: None,
             reduce: None,
+            prologue: None,
             nvrtc,
             source,
             options: Vec::new(),

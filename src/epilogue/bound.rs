@@ -1,6 +1,6 @@
-//! An epilogue with its operands, and the parameter block of a launch.
+//! An epilogue and a prologue with their operands, and the parameter block of a launch.
 
-use super::{Epilogue, Input, Kind, MAIN_OUTPUT, TensorType, compute_type};
+use super::{Epilogue, Input, Kind, MAIN_OUTPUT, Prologue, TensorType, compute_type};
 use crate::operand::{DType, View};
 
 /// The operand bound to an input.
@@ -15,6 +15,17 @@ pub enum Value {
     Panel(View),
 }
 
+/// The operands of a prologue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BoundPrologue {
+    /// The operand A.
+    pub a: View,
+    /// One per input of the graph: tensors of A's shape, and numbers.
+    pub inputs: Vec<Value>,
+    /// One per output of the graph; `None` for A.
+    pub outputs: Vec<Option<View>>,
+}
+
 /// An epilogue with its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoundEpilogue {
@@ -23,6 +34,8 @@ pub struct BoundEpilogue {
     pub inputs: Vec<Value>,
     /// One per output of the graph; `None` for D, which is the problem's own output.
     pub outputs: Vec<Option<View>>,
+    /// The operands of `Epilogue::prologue`.
+    pub prologue: Option<BoundPrologue>,
 }
 
 impl Epilogue {
@@ -58,7 +71,7 @@ impl Epilogue {
 
     /// Whether the code of this epilogue also serves another bound epilogue on the same kernel.
     pub fn serves(&self, other: &BoundEpilogue) -> bool {
-        let Epilogue { graph, inputs, outputs, reduced } = other.epilogue;
+        let Epilogue { graph, inputs, outputs, reduced, prologue } = other.epilogue;
         let input = |(ours, (theirs, value)): (&Input, (&Input, &Value))| match (ours, value) {
             (Input::Tensor(tensor), Value::Tensor(view)) => tensor.serves(view),
             (Input::Panel { unit, align }, _) => match theirs {
@@ -76,7 +89,54 @@ impl Epilogue {
             || (self.graph == *graph
                 && self.reduced == *reduced
                 && self.inputs.iter().zip(inputs.iter().zip(&other.inputs)).all(input)
-                && self.outputs.iter().zip(outputs.iter().zip(&other.outputs)).all(output))
+                && self.outputs.iter().zip(outputs.iter().zip(&other.outputs)).all(output)
+                && match (&self.prologue, prologue, &other.prologue) {
+                    (Some(ours), Some(theirs), Some(bound)) => ours.serves(theirs, bound),
+                    (None, None, _) => true,
+                    _ => false,
+                })
+    }
+}
+
+impl Prologue {
+    /// Whether the code of this prologue also serves another one with its operands.
+    fn serves(&self, theirs: &Prologue, bound: &BoundPrologue) -> bool {
+        let input = |(ours, (theirs, value)): (&Input, (&Input, &Value))| match (ours, value) {
+            (Input::Tensor(tensor), Value::Tensor(view)) => tensor.serves(view),
+            _ => ours == theirs,
+        };
+        let output = |(ours, view): (&TensorType, &Option<View>)| {
+            view.as_ref().is_none_or(|view| ours.serves(view))
+        };
+        self.graph == theirs.graph
+            && self.dtype == theirs.dtype
+            && self.a.serves(&bound.a)
+            && self.inputs.iter().zip(theirs.inputs.iter().zip(&bound.inputs)).all(input)
+            && self.outputs.iter().zip(&bound.outputs).all(output)
+    }
+}
+
+impl BoundPrologue {
+    /// The words of the parameter block `PrologueParams`: tensors, A first, each as address and
+    /// strides along batch, rows of A and K in elements; then one word per scalar.
+    pub fn params(&self) -> Vec<u64> {
+        let tensors = self.inputs.iter().filter_map(|value| match value {
+            Value::Tensor(view) => Some(view),
+            _ => None,
+        });
+        let mut words: Vec<u64> = std::iter::once(&self.a)
+            .chain(tensors)
+            .chain(self.outputs.iter().flatten())
+            .flat_map(|view| {
+                let [batch, m, k] = view.stride;
+                [view.data, batch as u64, m as u64, k as u64]
+            })
+            .collect();
+        words.extend(self.inputs.iter().filter_map(|value| match value {
+            Value::Scalar(number) => Some(u64::from((*number as f32).to_bits())),
+            _ => None,
+        }));
+        words
     }
 }
 
@@ -107,6 +167,11 @@ impl BoundEpilogue {
             epilogue: self.epilogue,
             inputs: self.inputs.iter().enumerate().map(input).collect(),
             outputs: self.outputs.iter().map(output).collect(),
+            prologue: self.prologue.as_ref().map(|prologue| BoundPrologue {
+                a: change(false, &prologue.a),
+                inputs: prologue.inputs.iter().map(|value| input((usize::MAX, value))).collect(),
+                outputs: prologue.outputs.iter().map(output).collect(),
+            }),
         }
     }
 
@@ -143,7 +208,28 @@ impl BoundEpilogue {
             .chain(
                 outputs.filter_map(|(output, view)| Some((output.name.as_str(), view.as_ref()?))),
             )
+            .chain(self.prologue_inputs())
+            .chain(self.prologue_outputs())
             .collect()
+    }
+
+    /// The tensors that the prologue reads, and their names.
+    pub fn prologue_inputs(&self) -> impl Iterator<Item = (&'static str, &View)> {
+        self.epilogue.prologue.iter().zip(&self.prologue).flat_map(|(prologue, bound)| {
+            let named = prologue.graph.inputs.iter().zip(&bound.inputs);
+            named.filter_map(|(name, value)| match value {
+                Value::Tensor(view) => Some((name.as_str(), view)),
+                _ => None,
+            })
+        })
+    }
+
+    /// The tensors that the prologue stores, and their names.
+    pub fn prologue_outputs(&self) -> impl Iterator<Item = (&'static str, &View)> {
+        self.epilogue.prologue.iter().zip(&self.prologue).flat_map(|(prologue, bound)| {
+            let named = prologue.graph.outputs.iter().zip(&bound.outputs);
+            named.filter_map(|(output, view)| Some((output.name.as_str(), view.as_ref()?)))
+        })
     }
 
     /// The parameter block `EpilogueParams` of the generated code, in words of 8 bytes: first the

@@ -1,8 +1,9 @@
-//! Calls in an epilogue function: the function of the table that a name means, and its arguments.
+//! Calls in an epilogue or prologue function: the function of the table that a name means, and its
+//! arguments.
 
 use super::{
     Binary, Build, Comparison, ExpressionGraph, Fold, Function, Id, Node, Number, Operation,
-    Parameter,
+    Parameter, RowReduction, Stage,
 };
 use crate::operand::DType;
 
@@ -31,6 +32,8 @@ const UNFUSED_REDUCTIONS: [&str; 4] = ["amin", "mean", "min", "prod"];
 
 impl ExpressionGraph {
     /// Adds a function call to the graph. The error describes an invalid call.
+    ///
+    /// A reduction of a prologue is a value of each row; one of an epilogue can only be returned.
     pub fn call(
         &mut self,
         function: &str,
@@ -38,6 +41,16 @@ impl ExpressionGraph {
         named: Vec<(String, Argument)>,
     ) -> Result<Meaning, String> {
         let mut call = FunctionCall { function, positional, named };
+        if self.stage() == Stage::Prologue {
+            if let Some(reduction) = self.row_reduction(&call) {
+                let value = self.parse_row_reduction(reduction, &mut call)?;
+                call.check_exhausted()?;
+                return Ok(Meaning::Value(value));
+            }
+            if let "product" | "scale_blocks" = function {
+                return Err(format!("{function} belongs into the epilogue of the product"));
+            }
+        }
         let record = self.find(&call)?;
         let meaning = match record.operation {
             Operation::Fold(fold) => self.parse_reduction(fold, &mut call)?,
@@ -61,8 +74,18 @@ impl ExpressionGraph {
         let is_reduction = fold.is_some() || UNFUSED_REDUCTIONS.contains(&name);
         match elementwise {
             Some(found) if !(is_reduction && call.has_dimension(self)) => Ok(found),
-            _ if is_reduction => fold.ok_or_else(|| {
-                format!("{name} along a dimension cannot be fused; use sum(x, dim) or max(x, dim)")
+            _ if is_reduction => fold.ok_or_else(|| match self.stage() {
+                Stage::Epilogue if name == "mean" => {
+                    "mean along a dimension cannot be fused into an epilogue; use sum(x, dim) \
+                         or max(x, dim), or compute the mean over K of A in a prologue"
+                        .to_owned()
+                }
+                Stage::Epilogue => format!(
+                    "{name} along a dimension cannot be fused; use sum(x, dim) or max(x, dim)"
+                ),
+                Stage::Prologue => format!(
+                    "{name} along a dimension cannot be fused; use sum(x), mean(x) or amax(x)"
+                ),
             }),
             _ => {
                 let mut names: Vec<&str> =
@@ -109,6 +132,39 @@ impl ExpressionGraph {
         // The output's tensor decides whether the reduced dimension is kept.
         call.take_named("keepdim");
         Ok(Meaning::Folded(fold, dims, x))
+    }
+
+    /// The reduction of a prologue that a call means. `max` of two values is none.
+    fn row_reduction(&self, call: &FunctionCall<'_>) -> Option<RowReduction> {
+        let named = |reduction: &RowReduction| reduction.names().contains(&call.function);
+        let found = RowReduction::ALL.into_iter().find(named)?;
+        (call.function != "max" || call.has_dimension(self)).then_some(found)
+    }
+
+    fn parse_row_reduction(
+        &mut self,
+        reduction: RowReduction,
+        call: &mut FunctionCall<'_>,
+    ) -> Result<Id, String> {
+        let (function, x) = (call.function, call.value(&["input", "x"])?);
+        let dims = match call.take(&["dim", "axis"]) {
+            Some(Argument::Integers(dims)) => dims,
+            Some(Argument::Value(id)) => match self.constant(id) {
+                Some(Number::Integer(dim)) => vec![dim],
+                _ => return Err(format!("the dimension of {function} must be -1")),
+            },
+            Some(Argument::Nothing) | None => vec![-1],
+            Some(Argument::Word(word)) => return Err(format!("{word} is not a dimension")),
+        };
+        if dims != [-1] {
+            return Err(format!(
+                "{function} along dimensions {dims:?}: a prologue reduces the rows of A over K, \
+                 which is dimension -1"
+            ));
+        }
+        // The result counts as a column, (M, 1), in any case.
+        call.take(&["keepdim", "keepdims"]);
+        Ok(self.add(Node::Reduce(reduction, x)))
     }
 
     fn parse_value(

@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 
+use super::cuda_expression::Expressions;
 use super::cuda_scales::{factors, scaling};
 use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Step, compute_type};
 use crate::operand::DType;
@@ -17,7 +18,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
     let functor = Functor::new(epilogue, accumulator, transposed);
     let (graph, used) = (&epilogue.graph, epilogue.graph.used());
     let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
-    let type_of = |kind: Kind| functor.type_name(kind);
+    let type_of = |kind: Kind| functor.expressions.type_name(kind);
 
     // Writing to a string cannot fail, so results are dropped.
     let mut params = String::new();
@@ -42,7 +43,6 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
     let (mut results, mut body, mut stores) = <(String, String, String)>::default();
     let (mut folded, mut identities, mut reductions) = <(String, String, String)>::default();
     for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
-        let kind = functor.kinds[at];
         if let Node::Input(input) = node
             && let Input::Tensor(tensor) = epilogue.inputs[*input as usize]
         {
@@ -65,14 +65,14 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
             };
         }
         let text = functor.expression(at as Id, &input_places);
-        let _ = writeln!(body, "      const {} v{at} = {text};", type_of(kind));
+        let _ = writeln!(body, "      {}", functor.expressions.declaration(at as Id, &text));
     }
 
     let integers = accumulator.is_integer();
     let mut as_float = false;
     let reduced = epilogue.reductions(accumulator, transposed);
     for (index, (output, place)) in graph.outputs.iter().zip(&output_places).enumerate() {
-        let (node, kind) = (output.node, functor.kind(output.node));
+        let (node, kind) = (output.node, functor.expressions.kind(output.node));
         if let (Some(place), Some(reduction)) =
             (place, reduced.iter().find(|reduction| reduction.output == index))
         {
@@ -182,47 +182,23 @@ struct Epilogue {{
 
 struct Functor<'a> {
     epilogue: &'a Epilogue,
-    kinds: Vec<Kind>,
+    expressions: Expressions<'a>,
     transposed: bool,
-    /// The CUDA type of floating-point values.
-    float: &'static str,
 }
 
 impl Functor<'_> {
     fn new(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Functor<'_> {
         let float = compute_type(accumulator).short_name();
-        Functor { epilogue, kinds: epilogue.kinds(accumulator), transposed, float }
-    }
-
-    fn type_name(&self, kind: Kind) -> &'static str {
-        match kind {
-            Kind::Truth => "bool",
-            Kind::Integer => "s32",
-            Kind::Float => self.float,
-        }
-    }
-
-    fn kind(&self, id: Id) -> Kind {
-        self.kinds[id as usize]
-    }
-
-    /// The value of a node, converted to `kind`.
-    fn value(&self, id: Id, kind: Kind) -> String {
-        match kind {
-            same if same == self.kind(id) => format!("v{id}"),
-            Kind::Float => format!("{}(v{id})", self.float),
-            Kind::Integer => format!("s32(v{id})"),
-            Kind::Truth => format!("(v{id} != 0)"),
-        }
+        let (graph, kinds) = (&epilogue.graph, epilogue.kinds(accumulator));
+        Functor { epilogue, expressions: Expressions { graph, kinds, float }, transposed }
     }
 
     fn expression(&self, id: Id, input_places: &[usize]) -> String {
-        let kind = self.kind(id);
+        let type_name = || self.expressions.type_name(self.expressions.kind(id));
         match self.epilogue.graph.node(id) {
-            Node::Accumulator | Node::ScaledAccumulator => "values[e]".to_owned(),
             Node::Product(_) => "products[e]".to_owned(),
             // No output depends on the node.
-            Node::Panel(_) => format!("{}(0)", self.type_name(kind)),
+            Node::Panel(_) => format!("{}(0)", type_name()),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
                 Input::Tensor(tensor) => {
                     let e = if tensor.program_steps(self.transposed)[1] == Step::Repeats {
@@ -230,63 +206,14 @@ impl Functor<'_> {
                     } else {
                         "e"
                     };
-                    format!("{}(decode(operands.input{input}.elements[{e}]))", self.type_name(kind))
+                    format!("{}(decode(operands.input{input}.elements[{e}]))", type_name())
                 }
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
                 // `fuse` refuses an epilogue that also reads the elements of a factor.
-                Input::Factor(_) | Input::Panel { .. } => format!("{}(0)", self.type_name(kind)),
+                Input::Factor(_) | Input::Panel { .. } => format!("{}(0)", type_name()),
             },
-            Node::Integer(value) if kind == Kind::Float => self.float_literal(value as f64),
-            // C++ parses -2147483648 as the negation of a literal that overflows int.
-            Node::Integer(value) if value == i64::from(i32::MIN) => "(-2147483647 - 1)".to_owned(),
-            Node::Integer(value) => value.to_string(),
-            Node::Float(bits) => self.float_literal(f64::from_bits(bits)),
-            Node::Unary(operation, value) => {
-                format!("fused::{}({})", operation.name(), self.value(value, kind))
-            }
-            Node::Binary(operation, left, right) => {
-                format!(
-                    "fused::{}({}, {})",
-                    operation.name(),
-                    self.value(left, kind),
-                    self.value(right, kind)
-                )
-            }
-            Node::Compare(comparison, left, right) => {
-                let common = self.kind(left).max(self.kind(right));
-                format!(
-                    "{} {} {}",
-                    self.value(left, common),
-                    comparison.record().symbol,
-                    self.value(right, common)
-                )
-            }
-            Node::Select { condition, yes, no } => {
-                let condition = self.value(condition, Kind::Truth);
-                format!("{condition} ? {} : {}", self.value(yes, kind), self.value(no, kind))
-            }
-            Node::Cast(dtype, value) => {
-                let number = self.value(value, self.kind(value).max(Kind::Integer));
-                let (to, element) =
-                    (if kind == Kind::Float { self.float } else { "s32" }, dtype.short_name());
-                format!("{to}(decode(encode<{element}>({number})))")
-            }
-        }
-    }
-
-    /// The shortest decimal that parses back to the same number.
-    fn float_literal(&self, value: f64) -> String {
-        if self.float == "f64" {
-            match value.is_finite() {
-                true => format!("{value:?}"),
-                false => format!("__longlong_as_double({}ll)", value.to_bits() as i64),
-            }
-        } else {
-            let value = value as f32;
-            match value.is_finite() {
-                true => format!("{value:?}f"),
-                false => format!("__uint_as_float({:#x}u)", value.to_bits()),
-            }
+            // The accumulator, scaled or not.
+            _ => self.expressions.operation(id).unwrap_or_else(|| "values[e]".to_owned()),
         }
     }
 }

@@ -294,6 +294,36 @@ operations! {
         { cuda: "Maximum", identity: f64::NEG_INFINITY, combine: maximum }
 }
 
+/// A reduction of a prologue: over K, for each row of A, in float32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RowReduction {
+    Sum,
+    Mean,
+    Maximum,
+}
+
+impl RowReduction {
+    pub const ALL: [RowReduction; 3] =
+        [RowReduction::Sum, RowReduction::Mean, RowReduction::Maximum];
+
+    /// The name, then the other spellings.
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            RowReduction::Sum => &["sum"],
+            RowReduction::Mean => &["mean"],
+            RowReduction::Maximum => &["amax", "max"],
+        }
+    }
+
+    /// The operation that combines two values.
+    pub fn fold(self) -> Fold {
+        match self {
+            RowReduction::Sum | RowReduction::Mean => Fold::Sum,
+            RowReduction::Maximum => Fold::Maximum,
+        }
+    }
+}
+
 /// The functions that are no operation of their own.
 static COMPOSED: &[Function] = &[
     Function { names: &["float"], operation: Operation::Cast(DType::F32), ..DEFAULT },

@@ -5,13 +5,46 @@ use std::fmt;
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
-use super::{Binary, Comparison, Fold, Id, Scaling, Unary};
+use super::{Binary, Comparison, Fold, Id, RowReduction, Scaling, Unary};
 use crate::operand::DType;
 
 /// The accumulator's name in the user's function.
 pub const ACCUMULATOR: &str = "accum";
 /// The name of the main output.
 pub const MAIN_OUTPUT: &str = "D";
+/// The name of the activations in a prologue function, and of its main output.
+pub const ACTIVATIONS: &str = "A";
+
+/// When a function is computed: behind the product or in front of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Epilogue,
+    Prologue,
+}
+
+impl Stage {
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Epilogue => "epilogue",
+            Stage::Prologue => "prologue",
+        }
+    }
+
+    /// The name of the function's first parameter.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Stage::Epilogue => ACCUMULATOR,
+            Stage::Prologue => ACTIVATIONS,
+        }
+    }
+
+    pub fn main_output(self) -> &'static str {
+        match self {
+            Stage::Epilogue => MAIN_OUTPUT,
+            Stage::Prologue => ACTIVATIONS,
+        }
+    }
+}
 
 /// A number in the user's function. Python and integer accumulators distinguish integers from
 /// floats.
@@ -57,6 +90,10 @@ pub enum Node {
     /// An input, by index, that is a further matrix B of a joint GEMM. No output depends on the
     /// node: the accumulator's columns are those of all matrices.
     Panel(u32),
+    /// An element of A, in a prologue.
+    Activation,
+    /// A reduction over K of a prologue's values: one number for each row.
+    Reduce(RowReduction, Id),
 }
 
 impl Node {
@@ -68,10 +105,12 @@ impl Node {
             | Node::Input(_)
             | Node::Product(_)
             | Node::Panel(_)
+            | Node::Activation
             | Node::Integer(_)
             | Node::Float(_) => self,
             Node::Unary(operation, value) => Node::Unary(operation, place(value)),
             Node::Cast(dtype, value) => Node::Cast(dtype, place(value)),
+            Node::Reduce(reduction, value) => Node::Reduce(reduction, place(value)),
             Node::Binary(operation, left, right) => {
                 Node::Binary(operation, place(left), place(right))
             }
@@ -183,7 +222,7 @@ impl ExpressionGraph {
             let meet = |left: Id, right: Id| of(left).max(of(right)).max(Kind::Integer);
             kinds.push(match *node {
                 Node::Accumulator | Node::Product(_) | Node::Panel(_) => accumulator,
-                Node::ScaledAccumulator => Kind::Float,
+                Node::ScaledAccumulator | Node::Activation | Node::Reduce(..) => Kind::Float,
                 Node::Input(at) => inputs[at as usize],
                 Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
                 Node::Integer(_) | Node::Float(_) => Kind::Float,
@@ -199,6 +238,12 @@ impl ExpressionGraph {
             });
         }
         kinds
+    }
+
+    /// When the function is computed. The graph of a prologue has the node of A from the start.
+    pub fn stage(&self) -> Stage {
+        let is_prologue = self.nodes.contains(&Node::Activation);
+        if is_prologue { Stage::Prologue } else { Stage::Epilogue }
     }
 
     /// The input that A is multiplied by in addition to B, by index: that of `product`.
@@ -263,7 +308,7 @@ impl ExpressionGraph {
         used
     }
 
-    fn operands(&self, id: Id) -> impl Iterator<Item = Id> + use<> {
+    pub(super) fn operands(&self, id: Id) -> impl Iterator<Item = Id> + use<> {
         let mut operands = ArrayVec::<Id, 3>::new();
         self.node(id).map(|operand| {
             operands.push(operand);

@@ -1,15 +1,17 @@
 //! An expression graph as Python source that traces to the same operations.
 
 use super::scaling::SWIZZLE;
-use super::{ACCUMULATOR, BlockScale, ExpressionGraph, Id, Node, Output, Unary};
+use super::{ACCUMULATOR, ACTIVATIONS, BlockScale, ExpressionGraph, Id, Node, Output, Unary};
 
 impl ExpressionGraph {
-    /// The source of an epilogue function, one assignment per operation. Its names resolve to the
+    /// The source of the function, one assignment per operation. Its names resolve to the
     /// functions of `cutlass_api.fusion`, so it can be passed as a string.
     pub fn source(&self) -> String {
-        let parameters: Vec<&str> =
-            std::iter::once(ACCUMULATOR).chain(self.inputs.iter().map(String::as_str)).collect();
-        let mut lines = vec![format!("def epilogue({}):", parameters.join(", "))];
+        let stage = self.stage();
+        let parameters: Vec<&str> = std::iter::once(stage.argument())
+            .chain(self.inputs.iter().map(String::as_str))
+            .collect();
+        let mut lines = vec![format!("def {}({}):", stage.name(), parameters.join(", "))];
         let used = self.used();
         for id in (0..self.nodes.len() as Id).filter(|id| used[*id as usize]) {
             if !self.is_leaf(id) {
@@ -36,10 +38,17 @@ impl ExpressionGraph {
         lines.join("\n")
     }
 
-    /// Whether a node is the accumulator, an input or a number.
+    /// Whether a node is the function's argument, an input or a number.
     fn is_leaf(&self, id: Id) -> bool {
         let node = self.node(id);
-        matches!(node, Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_))
+        matches!(
+            node,
+            Node::Accumulator
+                | Node::Activation
+                | Node::Input(_)
+                | Node::Integer(_)
+                | Node::Float(_)
+        )
     }
 
     /// The expression that stands for a node in an operation.
@@ -112,6 +121,8 @@ impl ExpressionGraph {
                 format!("where({}, {}, {})", of(condition), of(yes), of(no))
             }
             Node::Cast(dtype, value) => format!("cast({}, torch.{dtype})", of(value)),
+            Node::Activation => ACTIVATIONS.to_owned(),
+            Node::Reduce(reduction, value) => format!("{}({})", reduction.names()[0], of(value)),
         }
     }
 }

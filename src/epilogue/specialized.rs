@@ -5,7 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Binary, ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Node, Output, Step, TensorType,
+    Binary, ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Node, Output, Prologue, Step,
+    TensorType,
 };
 use crate::operand::DType;
 
@@ -20,6 +21,8 @@ pub struct Epilogue {
     pub outputs: Vec<TensorType>,
     /// For each output of the graph, whether it is reduced along batch, m and n.
     pub reduced: Vec<[bool; 3]>,
+    /// What the kernel in front of the product computes of A.
+    pub prologue: Option<Prologue>,
 }
 
 /// A reduced output.
@@ -118,17 +121,32 @@ impl Epilogue {
         Some(Joint { matrices: 2 + panels.count() as u32, unit, align, is_plain })
     }
 
+    /// Whether there is a prologue, and the product's kernel fuses nothing.
+    pub fn is_prologue_only(&self) -> bool {
+        self.prologue.is_some() && self.inputs.is_empty() && self.graph.is_of_accumulator()
+    }
+
     /// Eight hexadecimal digits that identify the epilogue in kernel names.
     pub fn digest(&self) -> String {
+        let Epilogue { graph, inputs, outputs, reduced, prologue } = self;
         // Serializing plain data into memory cannot fail.
-        let bytes = postcard::to_stdvec(self).unwrap_or_default();
+        let mut bytes = postcard::to_stdvec(&(graph, inputs, outputs, reduced)).unwrap_or_default();
+        if let Some(prologue) = prologue {
+            bytes.extend(postcard::to_stdvec(prologue).unwrap_or_default());
+        }
         blake3::hash(&bytes).to_hex()[..8].to_owned()
     }
 }
 
-/// The outputs as expressions of the inputs, with the types of both.
+/// The outputs as expressions of the inputs, with the types of both. A prologue comes first.
 impl fmt::Display for Epilogue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(prologue) = &self.prologue {
+            write!(f, "{prologue} before ")?;
+            if self.is_prologue_only() {
+                return f.write_str("the product");
+            }
+        }
         write!(f, "{}", self.graph)?;
         let inputs = self.graph.inputs.iter().zip(&self.inputs).map(|(name, input)| match input {
             Input::Tensor(tensor) => format!("{name}: {tensor}"),

@@ -44,6 +44,8 @@ impl<'a> From<Option<&'a Epilogue>> for Fusion<'a> {
     fn from(epilogue: Option<&'a Epilogue>) -> Self {
         match epilogue {
             None => Fusion::Nothing,
+            // A kernel of its own computes the prologue.
+            Some(epilogue) if epilogue.is_prologue_only() => Fusion::Nothing,
             Some(epilogue) if epilogue.is_dual() => Fusion::Dual,
             Some(epilogue) if let Some(joint) = epilogue.joint() => Fusion::Joint(joint),
             Some(epilogue) => {

@@ -18,9 +18,9 @@ use super::reduction::{Partials, Reduce};
 use super::tensor_map::TensorMap;
 use super::types::Types;
 use super::unsupported::Unsupported;
-use crate::epilogue::{BoundEpilogue, Epilogue, Joint, Reduction};
+use crate::epilogue::{BoundEpilogue, Epilogue, Joint, Prologue, Reduction};
 use crate::operand::{DeviceId, View};
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::{GemmProblem, Problem, activation_bytes};
 
 /// A kernel. Its name, metadata, source and cache key derive from this value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,9 +56,21 @@ impl Kernel {
         }
         family.append_to(self.types, name);
         if let Some(epilogue) = self.epilogue {
-            append!(name, "_epilogue_", epilogue.digest().as_str());
+            let of = if epilogue.prologue.is_some() { "_prologue_" } else { "_epilogue_" };
+            append!(name, of, epilogue.digest().as_str());
         }
         text
+    }
+
+    /// The prologue that a row kernel in front of this kernel computes.
+    pub fn prologue(&self) -> Option<&'static Prologue> {
+        self.epilogue.and_then(|epilogue| epilogue.prologue.as_ref())
+    }
+
+    /// The epilogue that the program of this kernel contains; `None` if there is only a prologue.
+    #[inline(always)] // in the ranking of every kernel
+    pub(super) fn fused_epilogue(&self) -> Option<&'static Epilogue> {
+        self.epilogue.filter(|epilogue| !epilogue.is_prologue_only())
     }
 
     /// Checks that the kernel is offered with an epilogue.
@@ -241,7 +253,7 @@ impl Kernel {
     }
 
     fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
-        self.design.family().check_extents(self.types, problem, self.epilogue.is_some())
+        self.design.family().check_extents(self.types, problem, self.fused_epilogue().is_some())
     }
 
     /// Checks [`Family::check_range`], which refuses more problems, then [`Family::check_extents`].
@@ -307,7 +319,7 @@ impl Kernel {
         if problem.out().numel() == 0 {
             return None;
         }
-        let (types, is_fused) = (self.types, self.epilogue.is_some());
+        let (types, is_fused) = (self.types, self.fused_epilogue().is_some());
         let factor = epilogue.and_then(|bound| bound.factor()).map(|(_, view)| view);
         let panels: ArrayVec<&View, { Joint::MOST }> =
             epilogue.into_iter().flat_map(|bound| bound.panels()).map(|(_, view)| view).collect();
@@ -329,13 +341,27 @@ impl Kernel {
 
     /// Whether a launch may need workspace.
     pub fn takes_workspace(&self) -> bool {
-        self.design.family().takes_workspace() || !self.reductions().is_empty()
+        self.design.family().takes_workspace()
+            || !self.reductions().is_empty()
+            || self.prologue().is_some()
     }
 
-    /// Bytes of workspace that a launch needs: for packed operands or partial sums of K, then for
-    /// partial results of reductions.
+    /// Bytes of workspace that a launch needs: for the activations of a prologue, for packed
+    /// operands or partial sums of K, then for partial results of reductions.
     pub fn workspace_bytes(&self, problem: &Problem) -> u64 {
         let Problem::Gemm(gemm) = problem else { return 0 };
+        if let Some(prologue) = self.prologue() {
+            let product = gemm.of_activations(prologue);
+            return match self.runs_on_gpu() && gemm.out.numel() > 0 {
+                true => activation_bytes(gemm, prologue) + self.product_workspace_bytes(&product),
+                false => 0,
+            };
+        }
+        self.product_workspace_bytes(gemm)
+    }
+
+    /// Bytes of workspace behind the activations of a prologue.
+    fn product_workspace_bytes(&self, gemm: &GemmProblem) -> u64 {
         let reductions = self.reductions();
         let partial = if reductions.is_empty() {
             0

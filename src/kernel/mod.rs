@@ -25,6 +25,7 @@ mod params;
 mod program;
 mod ranking;
 mod reduction;
+mod rows;
 mod sgemm;
 mod simt;
 mod skinny;
@@ -56,12 +57,15 @@ pub use pack::{Pack, PackOperand};
 pub use params::{GemmParams, GroupOffsets, JointGemmParams};
 pub use ranking::ranked;
 pub use reduction::{Reduce, ReduceOperand};
+pub use rows::{Rows, RowsParams};
 pub use sgemm::Sgemm;
 pub use simt::Simt;
 pub use skinny::{Method, Narrow, Skinny};
 pub use sm80::Sm80;
 pub use sm90::{Schedule, Sm90, Sm90Params, Sm90Scalars};
-pub use source::{PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
+pub use source::{
+    PACK_ENTRY, PROLOGUE_ENTRY, REDUCE_ENTRY, pack_source, prologue_source, reduce_source, source,
+};
 pub use space::{all, at, fused};
 pub use tensor_map::TensorMap;
 pub use types::{ProductClass, Types};

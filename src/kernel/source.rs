@@ -6,11 +6,13 @@ use super::instance::Kernel;
 use super::pack::{Pack, PackOperand};
 use super::program::ProgramParts;
 use super::reduction::{Reduce, ReduceOperand};
+use super::rows::{Rows, RowsParams};
 use super::types::Types;
-use crate::epilogue::{Reduction, functor};
+use crate::epilogue::{Prologue, Reduction, functor, prologue_functor};
 
-/// The kernel functions of the packing program and of the reducing program.
+/// The kernel functions of the packing program, the row kernel and the reducing program.
 pub const PACK_ENTRY: &str = "rutlass_pack";
+pub const PROLOGUE_ENTRY: &str = "rutlass_prologue";
 pub const REDUCE_ENTRY: &str = "rutlass_reduce";
 
 /// The name of a kernel's function, which profilers show, and the program that contains it; `None`
@@ -18,7 +20,7 @@ pub const REDUCE_ENTRY: &str = "rutlass_reduce";
 /// operands to the program (a column-major output and its transpose) have the same text and share a
 /// cubin.
 pub fn source(kernel: &Kernel) -> Option<(String, String)> {
-    let Kernel { types, epilogue, .. } = *kernel;
+    let (types, epilogue) = (kernel.types, kernel.fused_epilogue());
     // A joint GEMM without an epilogue of the user stores its sums.
     let is_plain = !Fusion::from(epilogue).is_fused();
     let functor_type = if is_plain { "Identity" } else { "Epilogue" };
@@ -73,6 +75,28 @@ extern "C" __global__ void __launch_bounds__(Copy::THREADS, Copy::MIN_CTAS)
 "#,
         threads = Pack::THREADS,
         bytes = size_of::<PackOperand>(),
+    )
+}
+
+/// The program of the row kernel that computes a prologue.
+pub fn prologue_source(prologue: &Prologue) -> String {
+    format!(
+        r#"#include "rows.cuh"
+
+{functor}
+using Work = Rows<Prologue>;
+static_assert(Work::THREADS == {threads} && sizeof(RowsParams) == {bytes},
+              "host and kernel disagree");
+
+extern "C" __global__ void __launch_bounds__(Work::THREADS)
+{PROLOGUE_ENTRY}(const __grid_constant__ RowsParams params,
+                 const __grid_constant__ PrologueParams prologue) {{
+    Work::run(params, Prologue{{prologue}});
+}}
+"#,
+        functor = prologue_functor(prologue),
+        threads = Rows::THREADS,
+        bytes = size_of::<RowsParams>(),
     )
 }
 

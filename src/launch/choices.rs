@@ -11,7 +11,7 @@ use super::LastLaunch;
 use crate::compile::Program;
 use crate::epilogue::{Epilogue, ExpressionGraph};
 use crate::operand::{DType, DeviceId, View};
-use crate::problem::{OperandValue, Problem, ProblemOptions};
+use crate::problem::{OperandValue, Problem, ProblemOptions, PrologueOperands};
 
 /// Everything that the choice of a kernel depends on. Includes the alignment of each address, not
 /// the address.
@@ -25,9 +25,11 @@ pub struct ChoiceKey {
     /// The position of the kernel that the caller prefers.
     preferred: Option<usize>,
     epilogue: Option<EpilogueKey>,
+    /// The prologue, and the type of its activations.
+    prologue: Option<(EpilogueKey, Option<DType>)>,
 }
 
-/// An epilogue and its operands.
+/// An epilogue or a prologue, and its operands.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct EpilogueKey {
     /// The graph's address. Traced epilogues live as long as the process.
@@ -46,6 +48,7 @@ impl ChoiceKey {
             options: problem.options(),
             preferred,
             epilogue: None,
+            prologue: None,
         }
     }
 
@@ -56,10 +59,30 @@ impl ChoiceKey {
         inputs: &[OperandValue],
         outputs: &[OperandValue],
     ) -> ChoiceKey {
-        let keys = |operands: &[OperandValue]| operands.iter().map(OperandKey::of_value).collect();
-        let graph = std::ptr::from_ref(graph).addr();
-        let epilogue = EpilogueKey { graph, inputs: keys(inputs), outputs: keys(outputs) };
+        let epilogue = EpilogueKey::new(graph, inputs.iter(), outputs.iter());
         ChoiceKey { epilogue: Some(epilogue), ..self }
+    }
+
+    /// The same with a prologue, whose activations have this type. `graph` must live as long as the
+    /// process.
+    pub fn with_prologue(self, prologue: &PrologueOperands<'_>) -> ChoiceKey {
+        let PrologueOperands { graph, dtype, inputs, outputs } = *prologue;
+        let [inputs, outputs] = [inputs, outputs].map(|named| named.iter().map(|(_, value)| value));
+        ChoiceKey { prologue: Some((EpilogueKey::new(graph, inputs, outputs), dtype)), ..self }
+    }
+}
+
+impl EpilogueKey {
+    fn new<'a>(
+        graph: &ExpressionGraph,
+        inputs: impl Iterator<Item = &'a OperandValue>,
+        outputs: impl Iterator<Item = &'a OperandValue>,
+    ) -> EpilogueKey {
+        let (inputs, outputs) = (
+            inputs.map(OperandKey::of_value).collect(),
+            outputs.map(OperandKey::of_value).collect(),
+        );
+        EpilogueKey { graph: std::ptr::from_ref(graph).addr(), inputs, outputs }
     }
 }
 

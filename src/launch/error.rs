@@ -39,7 +39,9 @@ pub fn check(
     problem: &Problem,
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), LaunchError> {
-    kernel.check_addresses(problem).map_err(LaunchError::unsupported)?;
+    let product = problem.of_activations(epilogue.map(|bound| bound.epilogue));
+    let product = product.as_ref().unwrap_or(problem);
+    kernel.check_addresses(product).map_err(LaunchError::unsupported)?;
     check_epilogue(kernel, problem, epilogue)
 }
 

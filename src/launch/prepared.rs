@@ -9,9 +9,11 @@ use super::promotion::Promotion;
 use crate::compile::Program;
 use crate::driver::{Device, DriverError, EncodedConfig, Function, KernelCall, LaunchConfig};
 use crate::epilogue::BoundEpilogue;
-use crate::kernel::{Kernel, Launch, Pack, PackOperand, Reduce, ReduceOperand, Target, at};
+use crate::kernel::{
+    Kernel, Launch, Pack, PackOperand, Reduce, ReduceOperand, Rows, RowsParams, Target, at,
+};
 use crate::operand::View;
-use crate::problem::Problem;
+use crate::problem::{Problem, activation_bytes};
 
 /// The launch of one kernel on one problem, ready to enqueue: configurations, parameters and the
 /// loaded program.
@@ -30,6 +32,8 @@ pub struct PreparedLaunch {
     panels: Box<[View]>,
     /// None if the output is empty: there is nothing to launch.
     main: Option<MainLaunch>,
+    /// The launch of the row kernel that computes the prologue.
+    rows: Option<Box<RowsLaunch>>,
     /// The parameter block of the epilogue; empty without one.
     epilogue: Vec<u64>,
     /// The launch that finishes the epilogue's reductions.
@@ -77,6 +81,27 @@ impl MainLaunch {
     }
 }
 
+/// The launch of the row kernel.
+#[derive(Clone)]
+struct RowsLaunch {
+    config: EncodedConfig,
+    params: RowsParams,
+    /// The parameter block of the prologue.
+    prologue: Vec<u64>,
+}
+
+impl RowsLaunch {
+    /// `product`: with the activations in workspace as A.
+    fn new(product: &Problem, bound: &BoundEpilogue, target: Target) -> Option<Box<RowsLaunch>> {
+        let (Problem::Gemm(gemm), Some(operands)) = (product, &bound.prologue) else { return None };
+        let Rows { grid, block, params } =
+            Rows::new(gemm, bound.epilogue.prologue.as_ref()?, target);
+        let overlapping = target.cc >= 90;
+        let config = LaunchConfig { overlapping, ..LaunchConfig::plain(grid, block) };
+        Some(Box::new(RowsLaunch { config: config.into(), params, prologue: operands.params() }))
+    }
+}
+
 impl PreparedLaunch {
     /// Prepares the launch of a problem that passes [`check`](super::check), and loads the program
     /// onto the device if needed. `workspace` is the address of `Kernel::workspace_bytes` bytes, 0
@@ -94,6 +119,9 @@ impl PreparedLaunch {
     ) -> Result<PreparedLaunch, LaunchError> {
         let (kernel, device) = (at(position), device_of(problem)?);
         let target = Target::from(device);
+        let user_problem = problem;
+        let (product, workspace) = product_in(kernel, problem, workspace);
+        let problem = product.as_ref().unwrap_or(problem);
         let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
         let partials = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
         let epilogue_block = epilogue_params(kernel, epilogue, partials);
@@ -109,13 +137,18 @@ impl PreparedLaunch {
         let main = launch.map(|launch| MainLaunch::new(&launch)).transpose()?;
         check_architecture(&program, device)?;
         let function = program.function(device)?;
-        let is_one_call = reduce.is_none() && main.as_ref().is_some_and(|main| main.pack.is_none());
+        let rows = product.filter(|_| main.is_some()).zip(epilogue);
+        let rows = rows.and_then(|(product, bound)| RowsLaunch::new(&product, bound, target));
+        let is_one_call = reduce.is_none()
+            && rows.is_none()
+            && main.as_ref().is_some_and(|main| main.pack.is_none());
         Ok(PreparedLaunch {
             promotion: Promotion::of(is_one_call.then(|| kernel.seconds(problem, target))),
             function: is_one_call.then_some(function),
             device,
             position,
-            problem: *problem,
+            problem: *user_problem,
+            rows,
             factor: factor_address(epilogue),
             panels: panels(epilogue),
             main,
@@ -213,7 +246,11 @@ impl PreparedLaunch {
         epilogue: Option<&BoundEpilogue>,
     ) -> Result<(), DriverError> {
         let kernel = at(self.position);
-        let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
+        let activations = self.rows.as_ref().map_or(0, |rows| rows.params.activations);
+        let (earlier, _) = product_in(kernel, &self.problem, activations);
+        let (product, product_workspace) = product_in(kernel, problem, workspace);
+        let before = kernel.addresses_in(earlier.as_ref().unwrap_or(&self.problem));
+        let now = kernel.addresses_in(product.as_ref().unwrap_or(problem));
         let (factor, panels) = (factor_address(epilogue), panels(epilogue));
         let of_panels: Vec<[u64; 2]> =
             self.panels.iter().zip(&panels).map(|(old, new)| [old.data, new.data]).collect();
@@ -223,9 +260,14 @@ impl PreparedLaunch {
             || of_panels.iter().any(|[before, now]| before != now);
         if moved && let Some(main) = &mut self.main {
             let _current = self.device.make_current()?;
-            main.block.move_to(before, now, workspace, factor, &of_panels)?;
+            main.block.move_to(before, now, product_workspace, factor, &of_panels)?;
         }
         (self.problem, self.factor, self.panels) = (*problem, factor, panels);
+        if let (Some(rows), Some(operands)) =
+            (&mut self.rows, epilogue.and_then(|bound| bound.prologue.as_ref()))
+        {
+            (rows.params.activations, rows.prologue) = (workspace, operands.params());
+        }
         let epilogue_block = epilogue_params(kernel, epilogue, &[]);
         if epilogue_block != self.epilogue {
             self.epilogue = epilogue_block;
@@ -237,12 +279,24 @@ impl PreparedLaunch {
         Ok(())
     }
 
-    /// Enqueues every kernel of the launch, in order: pack, kernel, reduction. Does not promote.
+    /// Enqueues every kernel of the launch, in order: rows, pack, kernel, reduction. Does not
+    /// promote.
     ///
     /// # Safety
     /// Every address in the launch is valid on the device until the kernels have completed.
     pub unsafe fn enqueue_kernels(&self, stream: u64) -> Result<(), DriverError> {
         let (device, program) = (self.device, &self.program);
+        // `compile` makes a row program for every kernel with a prologue.
+        if let (Some(rows), Some(program)) = (&self.rows, &program.prologue) {
+            let RowsLaunch { config, params, prologue } = &**rows;
+            let (function, params) = (program.function(device)?, std::ptr::from_ref(params).cast());
+            // SAFETY: guaranteed by the caller; both parameters are laid out as the row kernel
+            // declares them.
+            unsafe {
+                KernelCall { function, config, params, epilogue_params: prologue }
+                    .launch(device, stream)?;
+            }
+        }
         if let Some(main) = &self.main {
             // `compile` makes a pack program for every kernel that packs.
             if let (Some(pack), Some(program)) = (&main.pack, &program.pack) {
@@ -274,6 +328,18 @@ impl PreparedLaunch {
     }
 }
 
+/// The product of the activations that the kernel's prologue stores at the start of the workspace,
+/// and the workspace behind them; the same workspace and
+/// `None` without a prologue.
+fn product_in(kernel: &Kernel, problem: &Problem, workspace: u64) -> (Option<Problem>, u64) {
+    let (Some(prologue), Problem::Gemm(gemm)) = (kernel.prologue(), problem) else {
+        return (None, workspace);
+    };
+    let mut product = gemm.of_activations(prologue);
+    product.a.data = workspace;
+    (Some(Problem::Gemm(product)), workspace + activation_bytes(gemm, prologue))
+}
+
 /// The address of a dual GEMM's second matrix B, else 0.
 fn factor_address(epilogue: Option<&BoundEpilogue>) -> u64 {
     epilogue.and_then(BoundEpilogue::factor).map_or(0, |(_, view)| view.data)
@@ -292,5 +358,6 @@ fn epilogue_params(
     partials: &[[u64; 4]],
 ) -> Vec<u64> {
     let (accumulator, transposed) = (kernel.types.accumulator, kernel.is_transposed());
+    let epilogue = epilogue.filter(|bound| !bound.epilogue.is_prologue_only());
     epilogue.map(|epilogue| epilogue.params(accumulator, transposed, partials)).unwrap_or_default()
 }

@@ -248,6 +248,64 @@ pub enum ProblemError {
         expected: String,
     },
 
+    #[error("a prologue computes A of a product, and the operation is none; pass it to a GEMM")]
+    NoPrologue,
+
+    #[error(
+        "A has shape {shape:?}, with K = 0: a prologue needs at least one column of A; leave it \
+         out, the product is 0"
+    )]
+    EmptyPrologue { shape: Vec<i64> },
+
+    #[error(
+        "A has scales, and the prologue computes A; apply the scales in the prologue function and \
+         pass A without them"
+    )]
+    ScaledActivations,
+
+    #[error(
+        "{name} with shape {shape:?} does not broadcast to the shape of A, {a_shape:?}; each \
+         dimension must match A or have extent 1"
+    )]
+    NotBroadcastToA { name: &'static str, shape: Vec<i64>, a_shape: Vec<i64> },
+
+    #[error(
+        "{name} has shape {shape:?}, but an output of a prologue must have the shape of A, \
+         {a_shape:?}, or extent 1 along K for one number of each row"
+    )]
+    PrologueOutputShape { name: &'static str, shape: Vec<i64>, a_shape: Vec<i64> },
+
+    #[error(
+        "{name} has extent 1 along K, and its value in the prologue is not one number of each row: \
+         such a value depends on reductions over K and on numbers only; pass a tensor of the shape \
+         of A"
+    )]
+    PrologueNumber { name: &'static str },
+
+    #[error(
+        "B has shape {shape:?}, with N = 0: no kernel runs that would store the prologue's output \
+         {name}; compute {name} without a product"
+    )]
+    UnstoredPrologue { name: &'static str, shape: Vec<i64> },
+
+    #[error(
+        "the prologue has {count} reductions or numbers of a row at a time, and kernels compute \
+         {limit}; reduce before the product"
+    )]
+    ManyReductions { count: usize, limit: usize },
+
+    #[error(
+        "the output {name} shares memory with {other}, which other parts of the kernel read while \
+         {name} is written; pass a tensor with its own memory"
+    )]
+    OverwrittenPrologue { name: &'static str, other: &'static str },
+
+    #[error(
+        "the output {name} of the prologue shares memory with the output {other}, so one would \
+         overwrite the other; pass tensors that do not overlap"
+    )]
+    SharedPrologueOutputs { name: &'static str, other: &'static str },
+
     #[error("offsets must have dtype int32, but has dtype {dtype}")]
     OffsetsType { dtype: DType },
 }

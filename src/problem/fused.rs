@@ -148,8 +148,9 @@ pub fn fuse(
         inputs: input_types,
         outputs: output_types,
         reduced,
+        prologue: None,
     });
-    let bound = BoundEpilogue { epilogue, inputs: values, outputs: views };
+    let bound = BoundEpilogue { epilogue, inputs: values, outputs: views, prologue: None };
     check_overlaps(problem, &bound).map(|()| bound)
 }
 
@@ -194,7 +195,7 @@ pub fn rebind(
         });
     }
     let inputs = inputs.iter().enumerate().map(input).collect::<Result<_, ProblemError>>()?;
-    let bound = BoundEpilogue { epilogue, inputs, outputs: views };
+    let bound = BoundEpilogue { epilogue, inputs, outputs: views, prologue: None };
     check_overlaps(problem, &bound).map(|()| bound)
 }
 
@@ -341,7 +342,11 @@ fn factor_like_b(name: &'static str, view: &View, problem: &Problem) -> Result<V
     }
 }
 
-fn check_type_and_device(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
+pub(super) fn check_type_and_device(
+    name: &'static str,
+    view: &View,
+    out: &View,
+) -> Result<(), ProblemError> {
     if !view.dtype.is_whole() {
         let known: Vec<String> = DType::whole().map(|dtype| dtype.to_string()).collect();
         let known = known.join(", ");

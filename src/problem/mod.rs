@@ -7,6 +7,7 @@ mod fused;
 mod gemm;
 mod grouped;
 mod joint;
+mod prologue;
 mod scaled;
 mod variants;
 
@@ -15,4 +16,5 @@ pub use error::ProblemError;
 pub use fused::{OperandValue, fuse, rebind};
 pub use gemm::{GemmProblem, ProblemOptions};
 pub use grouped::GroupedGemmProblem;
+pub use prologue::{PrologueOperands, activation_bytes, precede};
 pub use variants::Problem;

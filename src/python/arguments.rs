@@ -7,6 +7,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype::{self, PyDType};
 use super::native_arguments::NativeArguments;
+use super::prologue::PrologueArguments;
 use super::utils::{brief, class_name};
 use crate::problem::{
     ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem, ProblemOptions,
@@ -65,6 +66,9 @@ impl RuntimeArguments {
                 let name = native.operands[*at].name;
                 facts.push(format!("scales of {name}: {}", tensor.get().facts_of_scales(py)));
             }
+            if let Some(prologue) = &native.prologue {
+                facts.push(format!("prologue={}", brief(prologue.bind(py).as_any())));
+            }
             if let Some(epilogue) = &native.epilogue {
                 facts.push(format!("epilogue={}", brief(epilogue.bind(py))));
             }
@@ -83,8 +87,10 @@ impl RuntimeArguments {
         tensors: [(&'static str, &Bound<'_, PyAny>); N],
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
+        prologue: Option<Py<PrologueArguments>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let mut native = Box::write(Box::new_uninit(), NativeArguments::unread(unread, epilogue));
+        native.prologue = prologue;
         native.read(tensors)?;
         let arguments = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(arguments))
@@ -115,6 +121,7 @@ macro_rules! arguments {
     (
         $class:ident($($parameter:ident),*), $doc:literal, [$($operand:ident = $position:literal),*],
         $performance:ident => $unread:expr
+        $(, $prologue:ident)?
     ) => {
         #[doc = $doc]
         #[pyclass(module = "cutlass_api.arguments", extends = RuntimeArguments, subclass, frozen)]
@@ -124,16 +131,21 @@ macro_rules! arguments {
         #[allow(non_snake_case)]
         impl $class {
             #[new]
-            #[pyo3(signature = ($($parameter,)* epilogue = None, performance = None))]
+            #[pyo3(signature = (
+                $($parameter,)* epilogue = None, performance = None $(, $prologue = None)?
+            ))]
             fn new(
                 $($parameter: &Bound<'_, PyAny>,)*
                 epilogue: Option<Py<PyAny>>,
                 performance: Option<Py<PyAny>>,
+                $($prologue: Option<Py<PrologueArguments>>,)?
             ) -> PyResult<PyClassInitializer<Self>> {
+                let prologue: Option<Py<PrologueArguments>> = None;
+                $(let prologue = prologue.or($prologue);)?
                 let $performance = performance.as_ref();
                 let unread = $unread;
                 let tensors = [$((stringify!($operand), $operand)),*];
-                let base = RuntimeArguments::of(unread, tensors, epilogue, performance)?;
+                let base = RuntimeArguments::of(unread, tensors, epilogue, performance, prologue)?;
                 Ok(base.add_subclass($class))
             }
 
@@ -191,14 +203,26 @@ arguments!(
     "out = A @ B.\n\nA has shape (M, K), B (K, N), out (M, N); or all three have a leading batch\n\
      dimension L. Any strides. B may be a list of 2 to 4 matrices (K, N_i) of one dtype, contiguous\n\
      along K: their products lie side by side in out. accumulator_type is the dtype of the\n\
-     accumulator. Raises ValueError if the shapes do not match, the operands are on different\n\
-     devices, or out is read-only.",
+     accumulator. prologue: PrologueArguments, computed of A in front of the product. Raises\n\
+     ValueError if the shapes do not match, the operands are on different devices, or out is\n\
+     read-only, and RuntimeError if an operand beside a prologue requires a gradient.",
     [A = 0, B = 1, out = 2],
     performance => Problem::Gemm(GemmProblem::unread(
         dtype::accumulator_type(accumulator_type)?,
         options(A.py(), performance)?
-    ))
+    )),
+    prologue
 );
+
+#[pymethods]
+impl GemmArguments {
+    /// The prologue, or None.
+    #[getter]
+    fn prologue(slf: &Bound<'_, Self>) -> Option<Py<PrologueArguments>> {
+        Some(native_part(slf)?.prologue.as_ref()?.clone_ref(slf.py()))
+    }
+}
+
 arguments!(
     GroupedGemmArguments(A, B, out, accumulator_type, offsets),
     "One GEMM per group; A stacks the rows of all groups.\n\n\

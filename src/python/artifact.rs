@@ -188,6 +188,12 @@ impl PyProgram {
         &self.0.source
     }
 
+    /// The program of the row kernel that computes the prologue; None without a prologue.
+    #[getter]
+    fn prologue(&self) -> Option<PyProgram> {
+        self.0.prologue.clone().map(PyProgram)
+    }
+
     /// The machine code: an ELF image that `cuobjdump` can read.
     #[getter]
     fn cubin<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {

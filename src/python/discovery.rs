@@ -267,7 +267,7 @@ fn built_in(
     let Some(native) = &arguments.get().native else {
         return Ok((Vec::new(), None));
     };
-    let (problem, target) = problem_and_target(&native.problem, cc)?;
+    let (problem, target) = problem_and_target(&native.product(), cc)?;
     if !is_wanted(problem.device() != operand::DeviceId::Cpu) {
         return Ok((Vec::new(), None));
     }

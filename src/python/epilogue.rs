@@ -7,30 +7,21 @@ use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype;
+use super::parameter::{NamedOperand, Parameter, describe, operands, parameter, traverse};
+use super::prologue::{PrologueArguments, PrologueFunction};
 use super::replace::{in_memory, replacement};
-use super::tensors::{DenseTensor, ScaledTensor, TensorWrapper};
+use super::tensors::{ScaledTensor, TensorWrapper};
 use super::trace::{TracedEpilogue, number, trace_epilogue};
 use super::utils::class_name;
 use crate::epilogue::{
-    BlockScale, BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, Number, Scaling, intern_name,
+    ACTIVATIONS, BlockScale, BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, Number, Scaling,
+    intern_name,
 };
 use crate::operand::{DType, Operand, View};
-use crate::problem::{ElementwiseProblem, GemmProblem, OperandValue, Problem, ProblemError, fuse};
-
-/// The operand of one parameter or output.
-pub enum Parameter {
-    Tensor(Operand, View),
-    Number(Number),
-}
-
-impl Parameter {
-    pub fn clone_ref(&self, py: Python<'_>) -> Parameter {
-        match self {
-            Parameter::Tensor(operand, view) => Parameter::Tensor(operand.clone_ref(py), *view),
-            Parameter::Number(number) => Parameter::Number(*number),
-        }
-    }
-}
+use crate::problem::{
+    ElementwiseProblem, GemmProblem, OperandValue, Problem, ProblemError, PrologueOperands, fuse,
+    precede,
+};
 
 /// An epilogue function with its operands.
 ///
@@ -64,8 +55,9 @@ pub struct EpilogueArguments {
     /// The function as an expression graph.
     #[pyo3(get)]
     pub(super) traced_epilogue: Py<TracedEpilogue>,
-    /// (name, the user's object, its content) of each parameter, then of each output.
-    pub(super) operands: Vec<(&'static str, Py<PyAny>, Parameter)>,
+    /// A prologue function that precedes the epilogue. Its operands follow the epilogue's.
+    pub(super) prologue: Option<PrologueFunction>,
+    pub(super) operands: Vec<NamedOperand>,
 }
 
 #[pymethods]
@@ -78,39 +70,11 @@ impl EpilogueArguments {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<EpilogueArguments> {
         let traced_epilogue = trace_epilogue(py, epilogue_fn)?;
-        let graph = &traced_epilogue.get().graph;
-        let mut names: Vec<&str> = graph.inputs.iter().map(String::as_str).collect();
-        for output in &graph.outputs {
-            if !names.contains(&output.name.as_str()) {
-                names.push(&output.name);
-            }
-        }
-        let mut operands = Vec::with_capacity(names.len());
-        for operand in names.iter().copied() {
-            let object = kwargs.map(|kwargs| kwargs.get_item(operand)).transpose()?.flatten();
-            let object = object.ok_or_else(|| {
-                PyValueError::new_err(format!(
-                    "Argument {operand} is not provided in the kwargs of the EpilogueArguments \
-                     constructor"
-                ))
-            })?;
-            operands.push((intern_name(operand), object));
-        }
-        for key in kwargs.into_iter().flatten().map(|(key, _)| key) {
-            let key = key.to_string();
-            if !names.contains(&key.as_str()) {
-                return Err(PyValueError::new_err(format!(
-                    "Argument {key} is neither a parameter nor an output of the epilogue function"
-                )));
-            }
-        }
-        let operands = operands
-            .into_iter()
-            .map(|(name, object)| Ok((name, object.clone().unbind(), parameter(name, &object)?)))
-            .collect::<PyResult<_>>()?;
+        let operands = operands(&traced_epilogue.get().graph, kwargs)?;
         Ok(EpilogueArguments {
             epilogue_fn: epilogue_fn.clone().unbind(),
             traced_epilogue,
+            prologue: None,
             operands,
         })
     }
@@ -120,13 +84,8 @@ impl EpilogueArguments {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.epilogue_fn)?;
         visit.call(&self.traced_epilogue)?;
-        for (_, object, parameter) in &self.operands {
-            visit.call(object)?;
-            if let Parameter::Tensor(operand, _) = parameter {
-                visit.call(&operand.object)?;
-            }
-        }
-        Ok(())
+        visit.call(self.prologue.as_ref().map(|prologue| &prologue.traced))?;
+        traverse(&self.operands, &visit)
     }
 
     /// The operands: inputs in the order of the parameters, then outputs in the order of the
@@ -197,61 +156,12 @@ impl EpilogueArguments {
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {
         let (class, this) = (class_name(slf.as_any()), slf.get());
-        let mut text = format!("<{class} {}:", this.traced_epilogue.get().graph);
-        let mut place = String::new();
-        for (name, _, parameter) in &this.operands {
-            text += &match parameter {
-                Parameter::Tensor(_, view) => {
-                    place = view.place();
-                    format!(" {name}={view},")
-                }
-                Parameter::Number(Number::Integer(value)) => format!(" {name}={value},"),
-                Parameter::Number(Number::Float(value)) => format!(" {name}={value:?},"),
-            };
-        }
-        format!("{} {place}>", text.trim_end_matches(','))
+        format!("<{class} {}:{}>", this.traced_epilogue.get().graph, describe(&this.operands))
     }
 }
 
 fn main_output_is_no_tensor() -> PyErr {
     PyValueError::new_err("D is the main output of the epilogue and must be a tensor")
-}
-
-pub fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Parameter> {
-    if let Some(number) =
-        number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))?
-    {
-        return Ok(Parameter::Number(number));
-    }
-    let object = match object.cast::<DenseTensor>() {
-        Ok(dense) => dense.get().object(object.py()),
-        Err(_) => object.clone(),
-    };
-    match Operand::new(name, &object) {
-        Ok((operand, view)) => Ok(Parameter::Tensor(operand, view)),
-        Err(_) if is_complex(&object)? => Err(PyTypeError::new_err(format!(
-            "{name} is {object}, a complex number; pass a real number"
-        ))),
-        // NumPy's scalars are numbers, not tensors.
-        Err(error) => match object.extract::<f64>() {
-            Ok(value) if !object.hasattr("__dlpack__")? => match object.hasattr("__index__")? {
-                true => parameter(name, &object.call_method0("__index__")?),
-                false => Ok(Parameter::Number(Number::Float(value))),
-            },
-            _ if error.is_instance_of::<PyTypeError>(object.py()) => Err(PyTypeError::new_err(
-                format!("{name} is a {}; pass a tensor or a number", object.get_type().name()?),
-            )),
-            _ => Err(error),
-        },
-    }
-}
-
-/// Whether an object is a complex number. NumPy's complex scalars convert to float without an
-/// error.
-fn is_complex(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let numbers = object.py().import("numbers")?;
-    Ok(object.is_instance(&numbers.getattr("Complex")?)?
-        && !object.is_instance(&numbers.getattr("Real")?)?)
 }
 
 impl EpilogueArguments {
@@ -307,7 +217,48 @@ impl EpilogueArguments {
         };
         let epilogue_fn = user.map_or(py.None(), |user| user.epilogue_fn.clone_ref(py));
         let traced_epilogue = Py::new(py, TracedEpilogue::of(graph))?;
-        Ok(Ok(EpilogueArguments { epilogue_fn, traced_epilogue, operands }))
+        let prologue = user.and_then(|user| user.prologue.as_ref());
+        let prologue = prologue.map(|prologue| prologue.clone_ref(py));
+        Ok(Ok(EpilogueArguments { epilogue_fn, traced_epilogue, prologue, operands }))
+    }
+
+    /// A prologue in front of `user`, or of an epilogue that stores the product.
+    ///
+    /// # Errors
+    /// If an operand of both has the same name.
+    pub fn behind(
+        py: Python<'_>,
+        user: Option<&EpilogueArguments>,
+        prologue: &PrologueArguments,
+    ) -> PyResult<EpilogueArguments> {
+        let mut operands = Vec::new();
+        for (name, object, parameter) in user.into_iter().flat_map(|user| &user.operands) {
+            let same_name = prologue.operands.iter().find(|(other, ..)| other == name);
+            if same_name.is_some_and(|(_, other, of_other)| match (parameter, of_other) {
+                (Parameter::Tensor(_, view), Parameter::Tensor(_, of_other)) => {
+                    !other.is(object) && (view.fake || view != of_other)
+                }
+                _ => true,
+            }) {
+                return Err(PyValueError::new_err(format!(
+                    "the prologue and the epilogue both have an operand {name}; rename one of them, or \
+                     pass the same tensor to both"
+                )));
+            }
+            operands.push((*name, object.clone_ref(py), parameter.clone_ref(py)));
+        }
+        let is_new = |(name, ..): &&NamedOperand| !operands.iter().any(|(known, ..)| known == name);
+        let new: Vec<_> = prologue.operands.iter().filter(is_new).collect();
+        for (name, object, parameter) in new {
+            operands.push((*name, object.clone_ref(py), parameter.clone_ref(py)));
+        }
+        let traced_epilogue = match user {
+            Some(user) => user.traced_epilogue.clone_ref(py),
+            None => Py::new(py, TracedEpilogue::of(ExpressionGraph::of_accumulator()))?,
+        };
+        let epilogue_fn = user.map_or(py.None(), |user| user.epilogue_fn.clone_ref(py));
+        let prologue = Some(prologue.function(py));
+        Ok(EpilogueArguments { epilogue_fn, traced_epilogue, prologue, operands })
     }
 
     /// The scales of an operand in place of those that `of_scaled` added for an operand of this
@@ -473,7 +424,18 @@ impl EpilogueArguments {
             other => operand(other),
         });
         let outputs = outputs.collect::<PyResult<Vec<_>>>()?;
-        Ok(fuse(problem, problem.accumulator(), graph, &inputs, &outputs)?)
+        let bound = fuse(problem, problem.accumulator(), graph, &inputs, &outputs)?;
+        let Some(prologue) = &self.prologue else { return Ok(bound) };
+        let PrologueFunction { traced, dtype } = prologue;
+        let (graph, dtype) = (&traced.get().graph, *dtype);
+        let inputs = graph.inputs.iter().map(|name| operand(name)).collect::<PyResult<Vec<_>>>()?;
+        let outputs = graph.outputs.iter().map(|output| match output.name.as_str() {
+            ACTIVATIONS => Ok((ACTIVATIONS, OperandValue::Tensor(*problem.views()[0]))),
+            other => operand(other),
+        });
+        let outputs = outputs.collect::<PyResult<Vec<_>>>()?;
+        let operands = PrologueOperands { graph, dtype, inputs: &inputs, outputs: &outputs };
+        Ok(precede(problem, bound, &operands)?)
     }
 
     /// Whether the views of all tensors except the main output are still valid.

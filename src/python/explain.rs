@@ -100,7 +100,7 @@ impl PyKernel {
                 "the cost model covers built-in kernels and cutlass_api's own arguments only",
             ));
         };
-        let (problem, target) = problem_and_target(&native.problem, cc.map(|cc| cc.0))?;
+        let (problem, target) = problem_and_target(&native.product(), cc.map(|cc| cc.0))?;
         let Some(target) = target else {
             return Err(PyValueError::new_err(
                 "the operands are on the CPU; pass the compute capability of a chip to estimate \
@@ -145,7 +145,7 @@ pub fn explanation(
     let Some(native) = native(args)? else {
         return Ok("built-in kernels take cutlass_api's own arguments".to_owned());
     };
-    let (problem, target) = problem_and_target(&native.problem, cc.map(|cc| cc.0))?;
+    let (problem, target) = problem_and_target(&native.product(), cc.map(|cc| cc.0))?;
     let (mut tf32, mut failed) = (None, None);
     let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
     let explanation = kernel::explain(&problem, target, epilogue, CANDIDATES, |position| {

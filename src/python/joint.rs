@@ -6,7 +6,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use super::epilogue::{EpilogueArguments, Parameter, parameter};
+use super::epilogue::EpilogueArguments;
+use super::parameter::{Parameter, parameter};
 use super::trace::TracedEpilogue;
 use crate::epilogue::{ExpressionGraph, Joint, intern_name};
 use crate::operand::{self, View};
@@ -48,7 +49,9 @@ impl EpilogueArguments {
         }
         let epilogue_fn = user.map_or(py.None(), |user| user.epilogue_fn.clone_ref(py));
         let traced_epilogue = Py::new(py, TracedEpilogue::of(graph))?;
-        Ok(EpilogueArguments { epilogue_fn, traced_epilogue, operands })
+        let prologue = user.and_then(|user| user.prologue.as_ref());
+        let prologue = prologue.map(|prologue| prologue.clone_ref(py));
+        Ok(EpilogueArguments { epilogue_fn, traced_epilogue, prologue, operands })
     }
 
     /// The columns of a joint GEMM's further matrices B.

@@ -7,7 +7,8 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::dispatch::{computes_alone, empty_cuda};
 use super::dtype::natural_accumulator;
-use super::product::{EpilogueOperands, read_factor, run};
+use super::fused_operands::EpilogueOperands;
+use super::product::{read_factor, run};
 use super::ranges::Range;
 use super::trace::trace_epilogue;
 use crate::operand::{self, View};

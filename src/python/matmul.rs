@@ -11,7 +11,8 @@ use super::dispatch::{
 use super::dtype::{
     self, accumulator_type as parse_accumulator, natural_accumulator, natural_output,
 };
-use super::product::{EpilogueOperands, broadcast, run};
+use super::fused_operands::EpilogueOperands;
+use super::product::{broadcast, run};
 use super::ranges::Range;
 use super::trace::trace_epilogue;
 use crate::operand::{self, DType, DeviceId, View};

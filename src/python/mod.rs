@@ -12,6 +12,7 @@ mod dtype;
 mod epilogue;
 mod errors;
 mod explain;
+mod fused_operands;
 mod host;
 mod instruments;
 mod joint;
@@ -23,9 +24,11 @@ mod matmul;
 mod metadata;
 mod native_arguments;
 mod options;
+mod parameter;
 mod prepared;
 mod process;
 mod product;
+mod prologue;
 mod ranges;
 mod replace;
 mod run;
@@ -69,6 +72,7 @@ mod _core {
         },
         prepared::PyPreparedLaunch,
         product::{check_gemm, launch_gemm},
+        prologue::PrologueArguments,
         ranges::watch_torch_profiler,
         status::Status,
         stream::stream_handle,

@@ -1,16 +1,20 @@
 //! The arguments of built-in kernels: operands, problem, epilogue, and the launch to repeat.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
+use super::dispatch::AutogradQuery;
 use super::epilogue::EpilogueArguments;
 use super::joint::matrices_of;
+use super::parameter::Parameter;
+use super::prologue::PrologueArguments;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT};
 use crate::launch::PreparedLaunch;
@@ -23,7 +27,10 @@ pub struct NativeArguments {
     pub problem: Problem,
     /// The epilogue as the user passed it.
     pub epilogue: Option<Py<PyAny>>,
-    /// The epilogue bound to the problem, if it is `EpilogueArguments` or operands have scales.
+    /// The prologue, which `fused` contains.
+    pub prologue: Option<Py<PrologueArguments>>,
+    /// The epilogue bound to the problem, if it is `EpilogueArguments`, a prologue precedes it or
+    /// operands have scales.
     pub fused: Option<Box<(Py<EpilogueArguments>, BoundEpilogue)>>,
     /// The operands with scales.
     pub scaled: Option<Box<ScaledOperands>>,
@@ -87,6 +94,7 @@ impl NativeArguments {
             operands: ArrayVec::new(),
             problem,
             epilogue,
+            prologue: None,
             fused: None,
             scaled: None,
             matrices: None,
@@ -107,6 +115,7 @@ impl NativeArguments {
         }
         visit.call(&self.epilogue)?;
         visit.call(&self.matrices)?;
+        visit.call(&self.prologue)?;
         if let Some(fused) = &self.fused {
             visit.call(&fused.0)?;
         }
@@ -156,10 +165,14 @@ impl NativeArguments {
             self.operands.push(operand);
         }
         if let Some(matrices) = matrices {
-            return self.bind_matrices(tensors[1].1, &matrices, unbound);
+            self.bind_matrices(tensors[1].1, &matrices, unbound)?;
+            return self.bind_prologue(py);
         }
         self.problem.check()?;
         self.fused = unbound.map(|unbound| unbound.bind(&self.problem)).transpose()?;
+        if self.prologue.is_some() {
+            self.bind_prologue(py)?;
+        }
         if self.scaled.is_some() {
             self.bind_scales(py)?;
         }
@@ -192,6 +205,40 @@ impl NativeArguments {
         let bound = epilogue.bind(&self.problem)?;
         self.fused = Some(Box::new((Py::new(py, epilogue)?, bound)));
         self.matrices = Some(list.clone().unbind());
+        Ok(())
+    }
+
+    /// Puts the prologue in front of the epilogue. Raises TypeError for an epilogue of a class that
+    /// built-in kernels do not fuse, RuntimeError if an operand requires a gradient.
+    #[cold]
+    fn bind_prologue(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some(prologue) = &self.prologue else { return Ok(()) };
+        if let (Some(epilogue), None) = (&self.epilogue, &self.fused) {
+            return Err(PyTypeError::new_err(format!(
+                "epilogue is a {}; behind a prologue, pass EpilogueArguments",
+                epilogue.bind(py).get_type().name()?
+            )));
+        }
+        let of_prologue = prologue.get().operands.iter();
+        let of_prologue = of_prologue.filter_map(|(name, _, parameter)| match parameter {
+            Parameter::Tensor(operand, _) => Some((*name, operand)),
+            Parameter::Number(_) => None,
+        });
+        let own = self.operands.iter().map(|operand| (operand.name, operand));
+        let mut query = AutogradQuery::default();
+        for (name, operand) in own.chain(of_prologue) {
+            query.add(py, name, operand.object.bind(py))?;
+            if query.wants_gradient {
+                return Err(PyRuntimeError::new_err(format!(
+                    "{name} requires a gradient, and a product with a prologue has none; build the \
+                     arguments under torch.no_grad(), or pass {name}.detach()"
+                )));
+            }
+        }
+        let user = self.fused.as_ref().map(|fused| fused.0.get());
+        let epilogue = EpilogueArguments::behind(py, user, prologue.get())?;
+        let bound = epilogue.bind(&self.problem)?;
+        self.fused = Some(Box::new((Py::new(py, epilogue)?, bound)));
         Ok(())
     }
 
@@ -275,6 +322,21 @@ impl NativeArguments {
     /// The epilogue bound to the problem, with the views from construction.
     pub fn bound_epilogue(&self) -> Option<&BoundEpilogue> {
         self.fused.as_ref().map(|fused| &fused.1)
+    }
+
+    /// The problem, or the product of the activations that the prologue computes.
+    #[inline]
+    pub fn product(&self) -> Cow<'_, Problem> {
+        match self.prologue {
+            None => Cow::Borrowed(&self.problem),
+            Some(_) => self.product_of_activations(),
+        }
+    }
+
+    #[cold]
+    fn product_of_activations(&self) -> Cow<'_, Problem> {
+        let epilogue = self.bound_epilogue().map(|bound| bound.epilogue);
+        self.problem.of_activations(epilogue).map_or(Cow::Borrowed(&self.problem), Cow::Owned)
     }
 
     /// The problem with the current views of its operands. A changed problem is checked again.

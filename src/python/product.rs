@@ -6,24 +6,25 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::dtype::{accumulator_type as parse_accumulator, natural_accumulator};
+use super::fused_operands::{EpilogueOperands, input_values, output_values};
 use super::host::Interpreter;
 use super::joint::{inputs_of_matrices, matrices_of, refuse_beside_matrices};
 use super::options::tf32_allowed;
+use super::prologue::PrologueArguments;
 use super::ranges::{self, Range};
 use super::run::run_reference;
 use super::serving::{log_choice, may_record, position_of_name, serving};
 use super::stream::current_stream;
-use super::trace::{number, trace_epilogue};
+use super::trace::trace_epilogue;
 use super::tuning::record;
 use super::utils::set_package_directories;
 use crate::compile;
 use crate::driver;
-use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
 use crate::kernel as kernels;
 use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchRequest, choices};
 use crate::operand::{self, DType, DeviceId, OnceValue, Operand, View};
 use crate::problem::{
-    GemmProblem, GroupedGemmProblem, OperandValue, Problem, ProblemOptions, fuse, rebind,
+    GemmProblem, GroupedGemmProblem, OperandValue, Problem, ProblemOptions, rebind,
 };
 use crate::process::drop_unlocked;
 
@@ -44,13 +45,15 @@ use crate::process::drop_unlocked;
 /// element: an element type of less than 8 bits, of a weight B, which is then int32 words
 /// (N, K / 32, 4) in the order of `Weight.repack`.
 ///
+/// prologue: `PrologueArguments`, with the views that their tensors had at construction.
+///
 /// Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 ///
 /// Raises ValueError if the operands do not fit or no kernel serves them.
 #[pyfunction]
 #[pyo3(signature = (
     A, B, *operands, out, epilogue = None, kernel = None, offsets = None, accumulator_type = None,
-    fast_sums = false, free_multiprocessors = 0, element = None
+    fast_sums = false, free_multiprocessors = 0, element = None, prologue = None
 ))]
 #[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn launch_gemm(
@@ -65,6 +68,7 @@ pub fn launch_gemm(
     fast_sums: bool,
     free_multiprocessors: u32,
     element: Option<&str>,
+    prologue: Option<&Bound<'_, PrologueArguments>>,
 ) -> PyResult<()> {
     // In torch's profilers, the dispatcher has a range for each operator.
     let _range = ranges::nvtx_records().then(|| {
@@ -83,6 +87,7 @@ pub fn launch_gemm(
         offsets,
         accumulator_type,
         options,
+        prologue: prologue.map(|prologue| prologue.get()),
     };
     call.read(|problem, epilogue| run(A, problem, epilogue, preferred))
 }
@@ -93,7 +98,8 @@ pub fn launch_gemm(
 /// machine without a GPU, operands on a CUDA device are checked for compute capability 9.0.
 #[pyfunction]
 #[pyo3(signature = (
-    A, B, *operands, out, epilogue = None, offsets = None, fast_sums = false, element = None
+    A, B, *operands, out, epilogue = None, offsets = None, fast_sums = false, element = None,
+    prologue = None
 ))]
 #[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn check_gemm(
@@ -105,6 +111,7 @@ pub fn check_gemm(
     offsets: Option<&Bound<'_, PyAny>>,
     fast_sums: bool,
     element: Option<&str>,
+    prologue: Option<&Bound<'_, PrologueArguments>>,
 ) -> PyResult<()> {
     let (accumulator_type, options) = (None, ProblemOptions { fast_sums, ..Default::default() });
     let call = GemmCall {
@@ -117,11 +124,14 @@ pub fn check_gemm(
         offsets,
         accumulator_type,
         options,
+        prologue: prologue.map(|prologue| prologue.get()),
     };
     call.read(|problem, epilogue| {
         problem.check()?;
         let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
         let epilogue = bound.map(|bound| bound.epilogue);
+        let product = problem.of_activations(epilogue);
+        let problem = product.as_ref().unwrap_or(problem);
         serving(A.py(), problem, epilogue, tf32_allowed(A.py(), problem)?).map(|_| ())
     })
 }
@@ -138,6 +148,7 @@ struct GemmCall<'a, 'py> {
     offsets: Option<&'a Bound<'py, PyAny>>,
     accumulator_type: Option<&'a Bound<'py, PyAny>>,
     options: ProblemOptions,
+    prologue: Option<&'a PrologueArguments>,
 }
 
 impl GemmCall<'_, '_> {
@@ -186,24 +197,28 @@ impl GemmCall<'_, '_> {
             let mut problem = problem;
             let (graph, inputs) = inputs_of_matrices(&mut problem, &matrices[1..])?;
             let outputs = vec![OperandValue::Tensor(out)];
-            return body(&problem, Some(&EpilogueOperands { graph, inputs, outputs }));
+            let prologue = self.prologue;
+            return body(&problem, Some(&EpilogueOperands { graph, inputs, outputs, prologue }));
         }
         let Some(graph) = graph else {
             if self.operands.is_empty() {
-                return body(&problem, None);
+                let alone = self.prologue.map(|of| EpilogueOperands::of_prologue(of, &out));
+                return body(&problem, alone.as_ref());
             }
             return Err(PyTypeError::new_err(
                 "operands are passed without an epilogue; pass epilogue=, a function of the \
                  accumulator and the operands",
             ));
         };
+        let prologue = self.prologue;
         let operands = match outputs.is_empty() {
             true => EpilogueOperands::ordered(graph, &out, self.operands)?,
             false => {
-                EpilogueOperands { graph, inputs: input_values(graph, self.operands)?, outputs }
+                let inputs = input_values(graph, self.operands)?;
+                EpilogueOperands { graph, inputs, outputs, prologue: None }
             }
         };
-        body(&problem, Some(&operands))
+        body(&problem, Some(&EpilogueOperands { prologue, ..operands }))
     }
 }
 
@@ -214,129 +229,6 @@ pub fn read_factor(b: &Bound<'_, PyAny>, element: Option<&str>) -> PyResult<View
         PyValueError::new_err(format!("element is {name}, which is no type of weights"))
     })?;
     Ok(Operand::packed("B", b, dtype)?.1)
-}
-
-/// The operands of an epilogue, in the order of its graph.
-pub struct EpilogueOperands<'a> {
-    graph: &'a ExpressionGraph,
-    inputs: Vec<OperandValue>,
-    outputs: Vec<OperandValue>,
-}
-
-impl<'a> EpilogueOperands<'a> {
-    /// The operands from inputs in the order of the graph, whose only output is `out`.
-    pub fn ordered(
-        graph: &'a ExpressionGraph,
-        out: &View,
-        operands: &Bound<'_, PyTuple>,
-    ) -> PyResult<Self> {
-        let outputs = output_values_of_one(graph, out)?;
-        Ok(EpilogueOperands { graph, inputs: input_values(graph, operands)?, outputs })
-    }
-
-    /// The operands from keywords: inputs, and outputs except D, which is `out`.
-    pub fn named(
-        graph: &'a ExpressionGraph,
-        out: &View,
-        keywords: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Self> {
-        let value = |name: &String| -> PyResult<OperandValue> {
-            let object = keywords.map(|keywords| keywords.get_item(name)).transpose()?.flatten();
-            let object = object.ok_or_else(|| {
-                PyTypeError::new_err(format!(
-                    "{name} is missing; pass each parameter of the epilogue, and each output \
-                     except D, as a keyword"
-                ))
-            })?;
-            operand_value(name, &object)
-        };
-        let inputs = graph.inputs.iter().map(value).collect::<PyResult<Vec<_>>>()?;
-        let output = |name: &String| match name.as_str() {
-            MAIN_OUTPUT => Ok(OperandValue::Tensor(*out)),
-            _ => value(name),
-        };
-        let outputs = graph.outputs.iter().map(|of| output(&of.name)).collect::<PyResult<_>>()?;
-        for key in keywords.into_iter().flat_map(|keywords| keywords.keys()) {
-            let key = key.to_string();
-            let is_known = graph.inputs.contains(&key)
-                || key != MAIN_OUTPUT && graph.outputs.iter().any(|output| output.name == key);
-            if !is_known {
-                return Err(PyTypeError::new_err(format!(
-                    "{key} is neither a parameter of the epilogue nor one of its outputs (D is \
-                     passed as out)"
-                )));
-            }
-        }
-        Ok(EpilogueOperands { graph, inputs, outputs })
-    }
-
-    /// Checks the operands and binds them to a problem.
-    fn fuse(&self, problem: &Problem) -> PyResult<BoundEpilogue> {
-        let named = |values: &[OperandValue], names: &mut dyn Iterator<Item = &String>| {
-            names.map(|name| intern_name(name)).zip(values.iter().copied()).collect::<Vec<_>>()
-        };
-        let inputs = named(&self.inputs, &mut self.graph.inputs.iter());
-        let mut outputs = self.graph.outputs.iter().map(|output| &output.name);
-        let outputs = named(&self.outputs, &mut outputs);
-        Ok(fuse(problem, problem.accumulator(), self.graph, &inputs, &outputs)?)
-    }
-}
-
-fn input_values(
-    graph: &ExpressionGraph,
-    operands: &Bound<'_, PyTuple>,
-) -> PyResult<Vec<OperandValue>> {
-    if operands.len() != graph.inputs.len() {
-        return Err(PyTypeError::new_err(format!(
-            "the epilogue takes {} operands ({}), and {} are passed",
-            graph.inputs.len(),
-            graph.inputs.join(", "),
-            operands.len()
-        )));
-    }
-    graph.inputs.iter().zip(operands).map(|(name, object)| operand_value(name, &object)).collect()
-}
-
-fn operand_value(name: &str, object: &Bound<'_, PyAny>) -> PyResult<OperandValue> {
-    let known =
-        number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))?;
-    Ok(match known {
-        Some(number) => OperandValue::Number(number),
-        None => OperandValue::Tensor(operand::read(name, object)?),
-    })
-}
-
-/// The values of a tuple of outputs, and the position of D among them.
-fn output_values(
-    graph: &ExpressionGraph,
-    outs: &Bound<'_, PyTuple>,
-) -> PyResult<(usize, Vec<OperandValue>)> {
-    let names: Vec<&str> = graph.outputs.iter().map(|output| output.name.as_str()).collect();
-    let main = names.iter().position(|name| *name == MAIN_OUTPUT);
-    let Some(main) = main.filter(|_| names.len() == outs.len()) else {
-        return Err(PyTypeError::new_err(format!(
-            "the epilogue returns {} outputs ({}), and out has {}",
-            names.len(),
-            names.join(", "),
-            outs.len()
-        )));
-    };
-    let values = names
-        .iter()
-        .zip(outs)
-        .map(|(name, out)| Ok(OperandValue::Tensor(operand::read(name, &out)?)));
-    Ok((main, values.collect::<PyResult<_>>()?))
-}
-
-fn output_values_of_one(graph: &ExpressionGraph, out: &View) -> PyResult<Vec<OperandValue>> {
-    if graph.outputs.len() != 1 {
-        let names: Vec<&str> = graph.outputs.iter().map(|output| output.name.as_str()).collect();
-        return Err(PyTypeError::new_err(format!(
-            "the epilogue returns {}; pass out as a tuple of as many tensors",
-            names.join(", ")
-        )));
-    }
-    Ok(vec![OperandValue::Tensor(*out)])
 }
 
 /// Runs a product by the preferred kernel, or by the one that ranks first. `tensor` is an operand:
@@ -350,10 +242,21 @@ pub fn run(
     let py = tensor.py();
     problem.check()?;
     refuse_fake(problem, epilogue)?;
-    let allows_tf32 = tf32_allowed(py, problem)?;
+    let prologue = epilogue.and_then(|operands| operands.prologue);
+    let allows_tf32 = match (prologue, problem) {
+        (Some(prologue), Problem::Gemm(gemm)) => {
+            let dtype = prologue.dtype_for(gemm.a.dtype);
+            let a = View { dtype, ..gemm.a };
+            tf32_allowed(py, &Problem::Gemm(GemmProblem { a, ..*gemm }))?
+        }
+        _ => tf32_allowed(py, problem)?,
+    };
     let mut key = ChoiceKey::new(problem, allows_tf32, preferred);
-    if let Some(EpilogueOperands { graph, inputs, outputs }) = epilogue {
+    if let Some(EpilogueOperands { graph, inputs, outputs, prologue }) = epilogue {
         key = key.with_epilogue(graph, inputs, outputs);
+        if let Some(prologue) = prologue {
+            key = prologue.with_operands(|operands| key.with_prologue(operands));
+        }
     }
     let known = choices().get(&key);
     let choice = match known {
@@ -412,10 +315,12 @@ fn allocate_workspace<'py>(
     new_empty.call((bytes,), Some(kwargs.bind(py))).map(Some)
 }
 
-/// Whether `rebind` serves the operands: no reduction, and no number to check as an int32.
+/// Whether `rebind` serves the operands: no prologue, no reduction, and no number to check as an
+/// int32.
 fn can_rebind(problem: &Problem, operands: &EpilogueOperands<'_>) -> bool {
     let has_number = operands.inputs.iter().any(|value| matches!(value, OperandValue::Number(_)));
-    operands.graph.outputs.iter().all(|output| output.fold.is_none())
+    operands.prologue.is_none()
+        && operands.graph.outputs.iter().all(|output| output.fold.is_none())
         && !(has_number && problem.accumulator().is_integer())
 }
 
@@ -425,7 +330,12 @@ fn refuse_fake(problem: &Problem, epilogue: Option<&EpilogueOperands<'_>>) -> Py
         let fake = operands.iter().find(|(_, view)| view.fake);
         return Err(operand::without_memory(fake.map_or("A", |(name, _)| name)));
     }
-    let Some(EpilogueOperands { graph, inputs, outputs }) = epilogue else { return Ok(()) };
+    let Some(EpilogueOperands { graph, inputs, outputs, prologue }) = epilogue else {
+        return Ok(());
+    };
+    if let Some(name) = prologue.and_then(PrologueArguments::fake) {
+        return Err(operand::without_memory(name));
+    }
     let is_fake = |value: &OperandValue| matches!(value, OperandValue::Tensor(view) if view.fake);
     if let Some(at) = inputs.iter().position(is_fake) {
         return Err(operand::without_memory(&graph.inputs[at]));
@@ -448,10 +358,12 @@ fn choose(
     let py = tensor.py();
     let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
     let epilogue = bound.as_ref().map(|bound| bound.epilogue);
+    let (user_problem, product) = (problem, problem.of_activations(epilogue));
+    let problem = product.as_ref().unwrap_or(problem);
     let mut ranked = serving(py, problem, epilogue, allows_tf32)?;
     if ranked.measured == 0 && preferred.is_none() && may_record(tensor, problem)? {
         let fused = |at: &usize| epilogue.map_or(*at, |epilogue| kernels::fused(*at, epilogue));
-        record(py, problem, bound.as_ref(), ranked.positions.iter().map(fused))?;
+        record(py, user_problem, bound.as_ref(), ranked.positions.iter().map(fused))?;
         ranked = serving(py, problem, epilogue, allows_tf32)?;
     }
     let preferred = preferred.filter(|position| ranked.positions.contains(position));

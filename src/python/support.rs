@@ -23,6 +23,10 @@ impl PyKernel {
             };
             return Ok(Py::new(py, status)?.into_any());
         }
+        if native(args)?.is_some_and(|native| native.prologue.is_some()) {
+            let reason = "the arguments have a prologue, and only built-in kernels compute one";
+            return Ok(Py::new(py, Status::because(reason.to_owned()))?.into_any());
+        }
         let by_metadata = PyKernel::metadata(slf)?.call_method1("supports", (args,))?;
         if !by_metadata.is_truthy()? {
             return Ok(by_metadata.unbind());
@@ -47,7 +51,7 @@ pub fn refusal(
         return Ok(Some("built-in kernels take cutlass_api's own arguments".to_owned()));
     };
     let kernel = kernel::at(position);
-    if let Err(reason) = kernel.supports(&native.problem) {
+    if let Err(reason) = kernel.supports(&native.product()) {
         return Ok(Some(reason.to_string()));
     }
     if let operand::DeviceId::Cuda(ordinal) = native.problem.device() {
@@ -103,17 +107,24 @@ pub fn policy(
         return Ok(Some(format!("{} is a ScaledTensor: {reason}", scaled_name(arguments, scaled))));
     }
     // Check the operand's type first: loading the kernel misses the caches.
-    if arguments.problem.views()[0].dtype != DType::F32 || !rounds_to_tf32(position) {
+    let has_prologue = arguments.prologue.is_some();
+    if (!has_prologue && arguments.problem.views()[0].dtype != DType::F32)
+        || !rounds_to_tf32(position)
+    {
+        return Ok(None);
+    }
+    let product = arguments.product();
+    if product.views()[0].dtype != DType::F32 {
         return Ok(None);
     }
     let allowed = match *tf32 {
         Some(allowed) => allowed,
-        None => *tf32.insert(tf32_allowed(py, &arguments.problem)?),
+        None => *tf32.insert(tf32_allowed(py, &product)?),
     };
     if allowed {
         return Ok(None);
     }
-    let reason = match is_vector(&arguments.problem) {
+    let reason = match is_vector(&product) {
         true => "float32 kernels multiply one row or column as fast",
         false => "torch.set_float32_matmul_precision(\"high\") allows that",
     };

@@ -34,6 +34,8 @@ pub fn ranked(
     epilogue: Option<&'static Epilogue>,
     is_of_device: bool,
 ) -> PyResult<Tuned> {
+    let product = problem.of_activations(epilogue);
+    let problem = product.as_ref().unwrap_or(problem);
     let uses_store = is_of_device && mode()? != Mode::Off;
     let user_keys = if uses_store { user_keys(py, problem)? } else { Vec::new() };
     let allows_tf32 = tf32_allowed(py, problem)?;
@@ -136,7 +138,8 @@ impl TuningBenchmark {
         device: Option<i32>,
         tolerance: Option<Option<f64>>,
     ) -> PyResult<TuningBenchmark> {
-        let allows_tf32 = tf32_allowed(py, problem)?;
+        let product = problem.of_activations(epilogue.map(|bound| bound.epilogue));
+        let allows_tf32 = tf32_allowed(py, product.as_ref().unwrap_or(problem))?;
         let device = device.map(Device::get).transpose()?;
         let check = tolerance.map(|tolerance| CheckOptions { tolerance, allows_tf32 });
         let benchmark = py.detach(|| Benchmark::new(problem, epilogue, device, check))?;

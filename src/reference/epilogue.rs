@@ -10,7 +10,10 @@ use std::ops::Range;
 use super::ReferenceError;
 use super::element::{Element, with_element};
 use super::scratch::{Region, ScratchMatrix, room};
-use crate::epilogue::{BinaryRecord, BoundEpilogue, Fold, Id, Kind, Node, Value, compute_type};
+use crate::epilogue::{
+    BinaryRecord, BoundEpilogue, ExpressionGraph, Fold, FoldRecord, Id, Kind, Node, RowReduction,
+    Value, compute_type,
+};
 use crate::operand::{DType, View};
 
 /// Buffers that are reused from region to region.
@@ -20,6 +23,31 @@ pub struct EpilogueScratch {
     nodes: Vec<Vec<f64>>,
     operand: ScratchMatrix,
     result: ScratchMatrix,
+}
+
+impl EpilogueScratch {
+    /// The values of a node, row-major.
+    pub fn values(&self, node: Id) -> &[f64] {
+        &self.nodes[node as usize]
+    }
+
+    /// Stores a node's values to a region of an output.
+    ///
+    /// # Safety
+    /// As for [`ScratchMatrix::store`].
+    pub unsafe fn store(
+        &mut self,
+        node: Id,
+        view: &View,
+        region: &Region,
+        [rows, columns]: [usize; 2],
+        wrap: bool,
+    ) {
+        self.result.clear(rows, columns);
+        self.result.values.copy_from_slice(&self.nodes[node as usize]);
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.result.store(view, region, wrap) };
+    }
 }
 
 /// The partials of one region: for each reduced output one row, one column or one element.
@@ -49,6 +77,48 @@ pub unsafe fn store_region(
     let graph = &bound.epilogue.graph;
     let kinds = bound.epilogue.kinds(accumulator);
     let double = compute_type(accumulator) == DType::F64;
+    let (rows, columns) = (sums.rows, sums.columns);
+    let graph_of = Graph { graph, kinds: &kinds, double, inputs: &bound.inputs };
+    // SAFETY: guaranteed by the caller; inputs have the output's shape.
+    unsafe { evaluate(&graph_of, [sums, products], region, scratch) };
+    let mut partial = Partial::new();
+    // An output may alias an input: all inputs have been read by now.
+    for (at, (output, view)) in graph.outputs.iter().zip(&bound.outputs).enumerate() {
+        if let Some((fold, _)) = output.fold {
+            let values = &scratch.nodes[output.node as usize];
+            partial.push(reduce_region(fold, bound.epilogue.reduced[at], values, rows, columns));
+            continue;
+        }
+        let wrap = kinds[output.node as usize] != Kind::Float;
+        let view = view.as_ref().unwrap_or(out);
+        // SAFETY: guaranteed by the caller; every output has the shape of the main output.
+        unsafe { scratch.store(output.node, view, region, [rows, columns], wrap) };
+    }
+    partial
+}
+
+/// A graph with its operands.
+#[derive(Clone, Copy)]
+pub struct Graph<'a> {
+    pub graph: &'a ExpressionGraph,
+    pub kinds: &'a [Kind],
+    /// Whether floating-point values are float64.
+    pub double: bool,
+    pub inputs: &'a [Value],
+}
+
+/// Computes the nodes of a graph over a region. `sums`: the accumulators, or the elements of A of a
+/// prologue, whose region has all of K.
+///
+/// # Safety
+/// As for [`ScratchMatrix::load`], for the inputs and the region.
+pub unsafe fn evaluate(
+    of: &Graph<'_>,
+    [sums, products]: [&ScratchMatrix; 2],
+    region: &Region,
+    scratch: &mut EpilogueScratch,
+) {
+    let Graph { graph, kinds, double, inputs } = *of;
     let round = |kind: Kind, value: f64| round_to_kind(kind, double, value);
     let (rows, columns) = (sums.rows, sums.columns);
     let used = graph.used();
@@ -57,11 +127,11 @@ pub unsafe fn store_region(
         let kind = kinds[at];
         let mut values = std::mem::take(&mut scratch.nodes[at]);
         values.clear();
-        let of = |id: Id| &scratch.nodes[id as usize];
+        let values_of = |id: Id| &scratch.nodes[id as usize];
         let as_common =
-            |id: Id, common: Kind| of(id).iter().map(move |value| round(common, *value));
+            |id: Id, common: Kind| values_of(id).iter().map(move |value| round(common, *value));
         match *node {
-            Node::Accumulator | Node::ScaledAccumulator => {
+            Node::Accumulator | Node::ScaledAccumulator | Node::Activation => {
                 values.extend(elements(sums, rows, columns).map(|value| round(kind, value)))
             }
             // No output depends on the node.
@@ -69,7 +139,7 @@ pub unsafe fn store_region(
             Node::Product(_) => {
                 values.extend(elements(products, rows, columns).map(|value| round(kind, value)))
             }
-            Node::Input(input) => match &bound.inputs[input as usize] {
+            Node::Input(input) => match &inputs[input as usize] {
                 // `fuse` refuses an epilogue that reads the elements of a factor.
                 Value::Factor(_) | Value::Panel(_) => values.resize(rows * columns, 0.0),
                 Value::Scalar(number) => values.resize(rows * columns, round(kind, *number)),
@@ -105,40 +175,30 @@ pub unsafe fn store_region(
                 values.extend(pairs.map(|(left, right)| f64::from(u8::from(holds(left, right)))));
             }
             Node::Select { condition, yes, no } => {
-                let choices = of(condition).iter().zip(of(yes)).zip(of(no));
+                let choices = values_of(condition).iter().zip(values_of(yes)).zip(values_of(no));
                 values.extend(choices.map(|((condition, yes), no)| {
                     round(kind, if *condition != 0.0 { *yes } else { *no })
                 }));
             }
+            Node::Reduce(reduction, value) => {
+                let FoldRecord { identity, combine, .. } = *reduction.fold().record();
+                for row in values_of(value).chunks_exact(columns) {
+                    let folded = row.iter().fold(identity, |x, y| combine(x, round(kind, *y)));
+                    let folded = match reduction {
+                        RowReduction::Mean => folded / columns as f64,
+                        _ => folded,
+                    };
+                    values.extend(std::iter::repeat_n(round(kind, folded), columns));
+                }
+            }
             Node::Cast(dtype, value) => {
-                values.extend(of(value).iter().map(|value| {
+                values.extend(values_of(value).iter().map(|value| {
                     round(kind, with_element!(dtype, T => T::encode(*value).decode()))
                 }));
             }
         }
         scratch.nodes[at] = values;
     }
-    let mut partial = Partial::new();
-    // An output may alias an input: all inputs have been read by now.
-    for (at, (output, view)) in graph.outputs.iter().zip(&bound.outputs).enumerate() {
-        if let Some((fold, _)) = output.fold {
-            let values = &scratch.nodes[output.node as usize];
-            partial.push(reduce_region(fold, bound.epilogue.reduced[at], values, rows, columns));
-            continue;
-        }
-        let result = &mut scratch.result;
-        result.clear(rows, columns);
-        result.values.copy_from_slice(&scratch.nodes[output.node as usize]);
-        // SAFETY: guaranteed by the caller; every output has the shape of the main output.
-        unsafe {
-            result.store(
-                view.as_ref().unwrap_or(out),
-                region,
-                kinds[output.node as usize] != Kind::Float,
-            )
-        };
-    }
-    partial
 }
 
 /// Reduces a region's values along m, along n or along both.

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::ReferenceError;
 use super::epilogue::{EpilogueScratch, store_reductions, store_region, totals};
+use super::prologue::activations;
 use super::scales::{Origin, scale_factors};
 use super::scratch::{Region, ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
@@ -23,8 +24,15 @@ pub unsafe fn multiply(
     problem: &GemmProblem,
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
-    // SAFETY: guaranteed by the caller.
-    unsafe { multiply_at(problem, epilogue, Origin::default()) }
+    let prologue = epilogue
+        .and_then(|bound| Some((bound.epilogue.prologue.as_ref()?, bound.prologue.as_ref()?)));
+    // SAFETY, for both calls: guaranteed by the caller.
+    let Some((prologue, bound)) = prologue else {
+        return unsafe { multiply_at(problem, epilogue, Origin::default()) };
+    };
+    let activations = unsafe { activations(problem, prologue, bound) }?;
+    // SAFETY: as above; the activations live until the product is computed.
+    unsafe { multiply_at(&activations.of(problem), epilogue, Origin::default()) }
 }
 
 /// # Safety

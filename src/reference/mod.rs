@@ -11,6 +11,7 @@ mod epilogue;
 mod error;
 mod gemm;
 mod pool;
+mod prologue;
 mod run;
 mod scales;
 mod scratch;

@@ -1,7 +1,7 @@
 //! Entry point: checks the operands and computes on all cores.
 
 use super::{ReferenceError, adds, elementwise, gemm, multiplies, pool};
-use crate::epilogue::{BoundEpilogue, Value};
+use crate::epilogue::BoundEpilogue;
 use crate::operand::{DType, DeviceId};
 use crate::problem::Problem;
 
@@ -32,13 +32,7 @@ unsafe fn compute(
             return Err(ReferenceError::Fake { name });
         }
     }
-    let inputs =
-        epilogue.into_iter().flat_map(|bound| &bound.inputs).filter_map(|value| match value {
-            Value::Tensor(view) | Value::Factor(view) | Value::Panel(view) => Some(view),
-            Value::Scalar(_) => None,
-        });
-    let outputs = epilogue.into_iter().flat_map(|bound| bound.outputs.iter().flatten());
-    for view in inputs.chain(outputs) {
+    for (_, view) in epilogue.into_iter().flat_map(|bound| bound.tensors()) {
         if view.device != DeviceId::Cpu {
             return Err(ReferenceError::Device {
                 name: "an operand of the epilogue",
@@ -59,7 +53,9 @@ unsafe fn compute(
     // their memory; the types are supported.
     match problem {
         Problem::Gemm(p) => {
-            product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;
+            let prologue = epilogue.and_then(|bound| bound.epilogue.prologue.as_ref());
+            let a = prologue.map_or(p.a.dtype, |prologue| prologue.dtype);
+            product(a, p.b.dtype, p.accumulator, p.out.dtype)?;
             unsafe { gemm::multiply(p, epilogue) }?;
         }
         Problem::GroupedGemm(p) => {

@@ -79,7 +79,9 @@ impl Check {
     /// The tolerance of an output of this type. The default assumes rounding errors of random
     /// signs, whose sum grows with the square root of K.
     fn tolerance_of(&self, dtype: DType) -> Tolerance {
-        let problem = &self.operands.problem;
+        let epilogue = self.operands.epilogue.as_ref().map(|bound| bound.epilogue);
+        let product = self.operands.problem.of_activations(epilogue);
+        let problem = product.as_ref().unwrap_or(&self.operands.problem);
         if dtype.is_integer() {
             // An epilogue may compute in float32 and meet a tie of the rounding.
             let absolute = if self.operands.epilogue.is_some() { 1.0 } else { 0.0 };

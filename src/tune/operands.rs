@@ -135,7 +135,8 @@ impl<M> Operands<M> {
             let named = bound.epilogue.graph.outputs.iter().zip(&bound.outputs);
             named.filter_map(|(output, view)| Some((output.name.as_str(), view.as_ref()?)))
         });
-        std::iter::once(("out", self.problem.out())).chain(of_epilogue)
+        let of_prologue = self.epilogue.iter().flat_map(BoundEpilogue::prologue_outputs);
+        std::iter::once(("out", self.problem.out())).chain(of_epilogue).chain(of_prologue)
     }
 
     /// Whether an output's memory is that of an input, too.

@@ -48,6 +48,8 @@ pub fn ranked(
     uses_store: bool,
     user_keys: &[(String, Extents)],
 ) -> Tuned {
+    let product = problem.of_activations(epilogue);
+    let problem = product.as_ref().unwrap_or(problem);
     let positions = kernel::ranked(problem, target, epilogue);
     let mut tuned = Tuned { positions, measured: 0, warns: false };
     let device = match problem.device() {

@@ -214,10 +214,10 @@ def _candidates(offer: Lowering, nodes: Sequence[Any], layout: Any) -> list[Any]
             inputs = dict(zip(names, operands, strict=True))
             epilogue = EpilogueArguments(offer.epilogue, D=out, **inputs)
         accumulator = ours.accumulator(a.dtype, b.dtype)
-        options = {"epilogue": epilogue, "performance": PerformanceControls(offer.fast_sums)}
+        performance = PerformanceControls(offer.fast_sums)
         if offsets is None:
-            return GemmArguments(a, b, out, accumulator, **options)
-        return GroupedGemmArguments(a, b, out, accumulator, offsets, **options)
+            return GemmArguments(a, b, out, accumulator, epilogue, performance)
+        return GroupedGemmArguments(a, b, out, accumulator, offsets, epilogue, performance)
 
     options = {} if offer.epilogue is None else {"epilogue": offer.epilogue}
     if offer.fast_sums:

@@ -13,4 +13,4 @@ mod tracer;
 
 pub use functions::{EpilogueFunction, epilogue_functions};
 pub use number::number;
-pub use traced::{TracedEpilogue, trace_epilogue};
+pub use traced::{TracedEpilogue, trace_epilogue, trace_function};

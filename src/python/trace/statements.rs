@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use super::scope::ResolvedName;
 use super::source::{kind, list, text};
 use super::tracer::{Tracer, describe_syntax};
-use crate::epilogue::{ACCUMULATOR, ExpressionGraph, MAIN_OUTPUT, Meaning, Node, Output};
+use crate::epilogue::{ExpressionGraph, Meaning, Node, Output, Stage};
 
 const NO_RETURN: &str = "an epilogue function ends with a return of its output names";
 
@@ -48,25 +48,35 @@ impl<'py> Tracer<'_, 'py> {
             .iter()
             .map(|parameter| text(parameter, "arg"))
             .collect::<PyResult<Vec<_>>>()?;
-        if !names.iter().any(|name| name == ACCUMULATOR) {
-            let message = "accum must be an input to the epilogue function";
-            return Err(self.error(function, message));
+        let argument = self.stage.argument();
+        if !names.iter().any(|name| name == argument) {
+            let message = format!("{argument} must be an input to the epilogue function");
+            return Err(self.error(function, &message));
         }
-        if names[0] != ACCUMULATOR {
+        if names[0] != argument {
             let message = format!(
-                "accum must be the first input to the epilogue function; the first is '{}'",
+                "{argument} must be the first input to the epilogue function; the first is '{}'",
                 names[0]
             );
             return Err(self.error(function, &message));
         }
         if has_default("defaults")? || has_default("kw_defaults")? {
-            let message = "the parameters of an epilogue function cannot have defaults; pass each \
-                           value as a keyword of EpilogueArguments";
-            return Err(self.error(function, message));
+            let message = format!(
+                "the parameters of an epilogue function cannot have defaults; pass each value as \
+                 a keyword of {}",
+                match self.stage {
+                    Stage::Epilogue => "EpilogueArguments",
+                    Stage::Prologue => "PrologueArguments",
+                }
+            );
+            return Err(self.error(function, &message));
         }
         for name in names {
-            let node = if name == ACCUMULATOR {
-                Node::Accumulator
+            let node = if name == argument {
+                match self.stage {
+                    Stage::Epilogue => Node::Accumulator,
+                    Stage::Prologue => Node::Activation,
+                }
             } else {
                 self.graph.inputs.push(name.clone());
                 Node::Input(self.graph.inputs.len() as u32 - 1)
@@ -110,7 +120,11 @@ impl<'py> Tracer<'_, 'py> {
             return Err(self.error(statement, message));
         }
         let name = text(&target, "id")?;
-        if self.locals.contains_key(&name) || class == "AugAssign" {
+        // A prologue returns A under the name of its argument.
+        let is_new_a = self.stage == Stage::Prologue
+            && name == self.stage.main_output()
+            && !std::mem::replace(&mut self.assigned_a, true);
+        if self.locals.contains_key(&name) && !is_new_a || class == "AugAssign" {
             let message = format!("Variable '{name}' cannot be defined twice.");
             return Err(self.error(statement, &message));
         }
@@ -141,7 +155,7 @@ impl<'py> Tracer<'_, 'py> {
             }
             let output = match self.locals.get(&name) {
                 Some(Meaning::Value(id)) => Output { name, node: *id, fold: None },
-                Some(Meaning::Folded(..)) if name == MAIN_OUTPUT => {
+                Some(Meaning::Folded(..)) if name == self.stage.main_output() => {
                     let message = "D is the main output and has the shape of the product; return \
                                    the reduction under another name";
                     return Err(self.error(statement, message));
@@ -153,8 +167,15 @@ impl<'py> Tracer<'_, 'py> {
             };
             self.graph.outputs.push(output);
         }
-        if !self.graph.outputs.iter().any(|output| output.name == MAIN_OUTPUT) {
-            let message = "Output node D is not found in the epilogue function";
+        let main = self.stage.main_output();
+        if !self.graph.outputs.iter().any(|output| output.name == main) {
+            let message = match self.stage {
+                Stage::Epilogue => "Output node D is not found in the epilogue function",
+                Stage::Prologue => {
+                    "A is not returned by the epilogue function; return A, the activations that \
+                     the product multiplies"
+                }
+            };
             return Err(self.error(statement, message));
         }
         self.graph.check_scaling().map_err(|message| self.error(statement, &message))

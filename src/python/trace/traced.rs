@@ -7,10 +7,10 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use super::scope::{ResolvedName, Scope};
 use super::source::{Source, plain_function};
 use super::tracer::Tracer;
-use crate::epilogue::{ExpressionGraph, Node};
+use crate::epilogue::{ExpressionGraph, Node, Stage};
 use crate::operand::OnceValue;
 
-/// An epilogue function as an expression graph: its inputs, operations and outputs.
+/// An epilogue or prologue function as an expression graph: its inputs, operations and outputs.
 #[pyclass(module = "cutlass_api.fusion", frozen)]
 pub struct TracedEpilogue {
     pub graph: ExpressionGraph,
@@ -43,7 +43,7 @@ impl TracedEpilogue {
 
 #[pymethods]
 impl TracedEpilogue {
-    /// The parameters without the accumulator, in the function's order.
+    /// The parameters without the first one, in the function's order.
     #[getter]
     fn inputs(&self) -> Vec<&str> {
         self.graph.inputs.iter().map(String::as_str).collect()
@@ -62,9 +62,10 @@ impl TracedEpilogue {
     }
 
     /// The operations in topological order, each as a tuple: its name, then the indices of the
-    /// operations that it reads. ("accum",), ("scale_blocks",), ("input", position of the
+    /// operations that it reads. ("accum",), ("A",), ("scale_blocks",), ("input", position of the
     /// parameter), ("product", position of the parameter) and ("number", value) read none; ("cast",
-    /// dtype, index) has the dtype's name.
+    /// dtype, index) has the dtype's name. ("sum", index), ("mean", index) and ("amax", index) of a
+    /// prologue reduce over K.
     #[getter]
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         let tuple = |node: &Node| match *node {
@@ -84,6 +85,8 @@ impl TracedEpilogue {
             }
             Node::Select { condition, yes, no } => ("where", condition, yes, no).into_pyobject(py),
             Node::Cast(dtype, of) => ("cast", dtype.to_string(), of).into_pyobject(py),
+            Node::Activation => ("A",).into_pyobject(py),
+            Node::Reduce(reduction, of) => (reduction.names()[0], of).into_pyobject(py),
         };
         self.graph.nodes.iter().map(tuple).collect()
     }
@@ -115,11 +118,21 @@ pub fn trace_epilogue(
     py: Python<'_>,
     epilogue_fn: &Bound<'_, PyAny>,
 ) -> PyResult<Py<TracedEpilogue>> {
+    trace_function(py, epilogue_fn, Stage::Epilogue)
+}
+
+/// Translates an epilogue or prologue function into an expression graph. The result is cached.
+pub fn trace_function(
+    py: Python<'_>,
+    epilogue_fn: &Bound<'_, PyAny>,
+    stage: Stage,
+) -> PyResult<Py<TracedEpilogue>> {
     // Keyed by source string or code object. Code objects are equal for functions of the same text
     // at the same place in a file. Each key has a list, because such functions differ if their
     // outside names resolve to different objects.
-    static CACHE: OnceValue<Py<PyDict>> = OnceValue::new();
-    let cache = CACHE.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
+    static CACHES: [OnceValue<Py<PyDict>>; 2] = [OnceValue::new(), OnceValue::new()];
+    let cache = &CACHES[usize::from(stage == Stage::Prologue)];
+    let cache = cache.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
     let is_text = epilogue_fn.is_instance_of::<PyString>();
     let key = match is_text {
         true => epilogue_fn.clone(),
@@ -137,7 +150,7 @@ pub fn trace_epilogue(
     }
     let source =
         if is_text { Source::of_text(epilogue_fn)? } else { Source::of_function(epilogue_fn)? };
-    let (graph, resolved) = Tracer::new(&source).trace(&source.definition()?)?;
+    let (graph, resolved) = Tracer::new(&source, stage).trace(&source.definition()?)?;
     let traced = Py::new(py, TracedEpilogue { graph, resolved })?;
     cached.append(&traced)?;
     cache.set_item(key, cached)?;
