@@ -95,6 +95,12 @@ SHOWN = {
         "<EpilogueArguments D = ((accum * alpha) + bias): alpha=2.5, bias=float32[6], "
         "D=float32[4, 6] on cpu>",
     ),
+    "PrologueArguments": (
+        lambda: arguments.PrologueArguments(
+            "def half(A, scale):\n    A = A * scale\n    return A\n", scale=0.5
+        ),
+        "<PrologueArguments A = (A * scale): scale=0.5>",
+    ),
     "TracedEpilogue": (
         lambda: epilogue().traced_epilogue,
         "<TracedEpilogue D = ((accum * alpha) + bias)>",

@@ -99,6 +99,6 @@ class _Weights:
 
 
 cutlass_api.weights._classes.ScaledTensor = _Weights
-for _kind in ("Gemm", "GroupedGemm", "Elementwise", "Epilogue"):
+for _kind in ("Gemm", "GroupedGemm", "Elementwise", "Epilogue", "Prologue"):
     setattr(arguments, f"{_kind}Arguments", _on_device(getattr(arguments, f"{_kind}Arguments")))
 torch.cuda.synchronize = lambda: None
