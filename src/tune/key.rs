@@ -57,8 +57,8 @@ pub fn extents(problem: &Problem) -> Option<Extents> {
 }
 
 /// The key of a problem: name of the rounding, operation, extents, operands (dtype, order,
-/// alignment in bytes), accumulator, permitted precision, epilogue. `extents`: rounded, or the
-/// result of a user's function.
+/// alignment in bytes; for A, those of the activations of a prologue), accumulator, permitted
+/// precision, epilogue. `extents`: rounded, or the result of a user's function.
 pub fn key(
     problem: &Problem,
     epilogue: Option<&Epilogue>,
@@ -66,6 +66,8 @@ pub fn key(
     name: &str,
     extents: Extents,
 ) -> String {
+    let product = problem.of_activations(epilogue);
+    let problem = product.as_ref().unwrap_or(problem);
     let mut text = String::with_capacity(128);
     let [batch, m, n, k] = extents;
     let operation = Operation::of(problem).name();
@@ -107,6 +109,7 @@ fn order_and_alignment(view: &View) -> (char, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::epilogue::{ACTIVATIONS, ExpressionGraph, Node, Output, Prologue, TensorType};
     use crate::operand::DeviceId;
     use crate::problem::GemmProblem;
 
@@ -158,5 +161,24 @@ mod tests {
         let of = |tf32| key(&float, None, tf32, "exact", [1, 64, 64, 64]);
         assert_ne!(of(false), of(true));
         assert_eq!(key(&aligned, None, true, "a", [0; 4]), key(&aligned, None, false, "a", [0; 4]));
+    }
+
+    #[test]
+    fn keys_hold_the_activations_of_a_prologue() {
+        let problem = problem(64, 64, 65);
+        let Problem::Gemm(gemm) = problem else { unreachable!() };
+        let mut graph = ExpressionGraph::default();
+        let node = graph.add(Node::Activation);
+        graph.outputs.push(Output { name: ACTIVATIONS.to_owned(), node, fold: None });
+        let (a, outputs) = (TensorType::of(&gemm.a), vec![TensorType::any(DType::F32)]);
+        let epilogue = Epilogue {
+            graph: ExpressionGraph::of_accumulator(),
+            inputs: Vec::new(),
+            outputs: outputs.clone(),
+            reduced: vec![[false; 3]],
+            prologue: Some(Prologue { graph, a, dtype: DType::I8, inputs: Vec::new(), outputs }),
+        };
+        let key = key(&problem, Some(&epilogue), false, "exact", [1, 64, 64, 65]);
+        assert!(key.starts_with("exact gemm 1x64x64x65 s8t16 "), "{key}");
     }
 }
