@@ -26,7 +26,7 @@ pub struct ChoiceKey {
     preferred: Option<usize>,
     epilogue: Option<EpilogueKey>,
     /// The prologue, and the type of its activations.
-    prologue: Option<(EpilogueKey, Option<DType>)>,
+    prologue: Option<Box<(EpilogueKey, Option<DType>)>>,
 }
 
 /// An epilogue or a prologue, and its operands.
@@ -68,7 +68,8 @@ impl ChoiceKey {
     pub fn with_prologue(self, prologue: &PrologueOperands<'_>) -> ChoiceKey {
         let PrologueOperands { graph, dtype, inputs, outputs } = *prologue;
         let [inputs, outputs] = [inputs, outputs].map(|named| named.iter().map(|(_, value)| value));
-        ChoiceKey { prologue: Some((EpilogueKey::new(graph, inputs, outputs), dtype)), ..self }
+        let prologue = Box::new((EpilogueKey::new(graph, inputs, outputs), dtype));
+        ChoiceKey { prologue: Some(prologue), ..self }
     }
 }
 

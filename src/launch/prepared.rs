@@ -246,11 +246,14 @@ impl PreparedLaunch {
         epilogue: Option<&BoundEpilogue>,
     ) -> Result<(), DriverError> {
         let kernel = at(self.position);
-        let activations = self.rows.as_ref().map_or(0, |rows| rows.params.activations);
-        let (earlier, _) = product_in(kernel, &self.problem, activations);
-        let (product, product_workspace) = product_in(kernel, problem, workspace);
-        let before = kernel.addresses_in(earlier.as_ref().unwrap_or(&self.problem));
-        let now = kernel.addresses_in(product.as_ref().unwrap_or(problem));
+        let earlier = self.rows.as_ref().map(|rows| rows.params.activations);
+        let activations = earlier.map(|_| workspace);
+        let before = addresses(kernel, &self.problem, earlier);
+        let now = addresses(kernel, problem, activations);
+        let product_workspace = match activations {
+            Some(_) => product_in(kernel, problem, workspace).1,
+            None => workspace,
+        };
         let (factor, panels) = (factor_address(epilogue), panels(epilogue));
         let of_panels: Vec<[u64; 2]> =
             self.panels.iter().zip(&panels).map(|(old, new)| [old.data, new.data]).collect();
@@ -329,8 +332,8 @@ impl PreparedLaunch {
 }
 
 /// The product of the activations that the kernel's prologue stores at the start of the workspace,
-/// and the workspace behind them; the same workspace and
-/// `None` without a prologue.
+/// and the workspace behind them; the same workspace and `None` without a prologue.
+#[inline(never)] // keeps launches without a prologue short
 fn product_in(kernel: &Kernel, problem: &Problem, workspace: u64) -> (Option<Problem>, u64) {
     let (Some(prologue), Problem::Gemm(gemm)) = (kernel.prologue(), problem) else {
         return (None, workspace);
@@ -338,6 +341,16 @@ fn product_in(kernel: &Kernel, problem: &Problem, workspace: u64) -> (Option<Pro
     let mut product = gemm.of_activations(prologue);
     product.a.data = workspace;
     (Some(Problem::Gemm(product)), workspace + activation_bytes(gemm, prologue))
+}
+
+/// As `Kernel::addresses_in`, with the address of the activations of a prologue in place of A's.
+#[inline(always)]
+fn addresses(kernel: &Kernel, problem: &Problem, activations: Option<u64>) -> [u64; 4] {
+    let mut addresses = kernel.addresses_in(problem);
+    if let Some(activations) = activations {
+        addresses[usize::from(kernel.is_crossed())] = activations;
+    }
+    addresses
 }
 
 /// The address of a dual GEMM's second matrix B, else 0.
