@@ -63,3 +63,45 @@ impl Rows {
         Rows { grid: (batch * rows * chunks) as u32, block, params }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epilogue::{ACTIVATIONS, Node, Output};
+    use crate::epilogue::{ExpressionGraph, RowReduction, TensorType};
+    use crate::operand::{DType, View};
+
+    /// The launch for A (rows, depth) of bfloat16, with or without a reduction.
+    fn launch(rows: i64, depth: i64, reduces: bool) -> Rows {
+        let mut graph = ExpressionGraph::default();
+        let mut node = graph.add(Node::Activation);
+        if reduces {
+            node = graph.add(Node::Reduce(RowReduction::Sum, node));
+        }
+        graph.outputs.push(Output { name: ACTIVATIONS.to_owned(), node, fold: None });
+        let a = View { dtype: DType::Bf16, shape: [1, rows, depth], ..View::UNREAD };
+        let prologue = Prologue {
+            graph,
+            a: TensorType::of(&a),
+            dtype: DType::Bf16,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+        };
+        let product = GemmProblem { a, ..GemmProblem::UNREAD }.of_activations(&prologue);
+        Rows::new(&product, &prologue, Target::typical(90))
+    }
+
+    #[test]
+    fn threads_and_ctas_follow_rows_and_k() {
+        let shape = |rows: &Rows| (rows.grid, rows.block, rows.params.chunks);
+        // One vector of 8 elements a thread, in whole warps, up to 512 threads.
+        assert_eq!(shape(&launch(3, 1001, true)), (3, 128, 1));
+        assert_eq!(shape(&launch(3, 20000, true)), (3, 512, 1));
+        // More rows than multiprocessors: four vectors a thread.
+        assert_eq!(shape(&launch(200, 4096, true)), (200, 128, 1));
+        // Without a reduction, several CTAs a row.
+        assert_eq!(shape(&launch(3, 14336, false)), (9, 512, 3));
+        assert_eq!(shape(&launch(200, 14336, false)), (200, 448, 1));
+        assert_eq!(launch(3, 1001, true).params.pitch, 1008);
+    }
+}
