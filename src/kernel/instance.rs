@@ -372,8 +372,9 @@ impl Kernel {
     }
 
     fn main_workspace_bytes(&self, problem: &GemmProblem) -> u64 {
-        match problem.out.numel() {
-            0 => 0,
+        match (problem.out.numel(), problem.further_columns) {
+            (0, _) => 0,
+            (_, 0) => self.design.family().workspace_bytes(problem),
             _ => self.design.family().workspace_bytes(&problem.joined()),
         }
     }

@@ -25,8 +25,6 @@ pub struct ChoiceKey {
     /// The position of the kernel that the caller prefers.
     preferred: Option<usize>,
     epilogue: Option<EpilogueKey>,
-    /// The prologue, and the type of its activations.
-    prologue: Option<Box<(EpilogueKey, Option<DType>)>>,
 }
 
 /// An epilogue or a prologue, and its operands.
@@ -36,6 +34,8 @@ struct EpilogueKey {
     graph: usize,
     inputs: Box<[OperandKey]>,
     outputs: Box<[OperandKey]>,
+    /// Of an epilogue: the prologue in front of the product, and the type of its activations.
+    prologue: Option<Box<(EpilogueKey, Option<DType>)>>,
 }
 
 impl ChoiceKey {
@@ -48,7 +48,6 @@ impl ChoiceKey {
             options: problem.options(),
             preferred,
             epilogue: None,
-            prologue: None,
         }
     }
 
@@ -63,13 +62,15 @@ impl ChoiceKey {
         ChoiceKey { epilogue: Some(epilogue), ..self }
     }
 
-    /// The same with a prologue, whose activations have this type. `graph` must live as long as the
-    /// process.
-    pub fn with_prologue(self, prologue: &PrologueOperands<'_>) -> ChoiceKey {
+    /// The same with a prologue, whose activations have this type, in front of its epilogue.
+    /// `graph` must live as long as the process.
+    pub fn with_prologue(mut self, prologue: &PrologueOperands<'_>) -> ChoiceKey {
         let PrologueOperands { graph, dtype, inputs, outputs } = *prologue;
         let [inputs, outputs] = [inputs, outputs].map(|named| named.iter().map(|(_, value)| value));
-        let prologue = Box::new((EpilogueKey::new(graph, inputs, outputs), dtype));
-        ChoiceKey { prologue: Some(prologue), ..self }
+        if let Some(epilogue) = &mut self.epilogue {
+            epilogue.prologue = Some(Box::new((EpilogueKey::new(graph, inputs, outputs), dtype)));
+        }
+        self
     }
 }
 
@@ -83,7 +84,8 @@ impl EpilogueKey {
             inputs.map(OperandKey::of_value).collect(),
             outputs.map(OperandKey::of_value).collect(),
         );
-        EpilogueKey { graph: std::ptr::from_ref(graph).addr(), inputs, outputs }
+        let graph = std::ptr::from_ref(graph).addr();
+        EpilogueKey { graph, inputs, outputs, prologue: None }
     }
 }
 

@@ -150,7 +150,7 @@ impl PreparedLaunch {
             problem: *user_problem,
             rows,
             factor: factor_address(epilogue),
-            panels: panels(epilogue),
+            panels: epilogue.map(panels).unwrap_or_default(),
             main,
             epilogue: epilogue_block,
             reduce,
@@ -225,13 +225,11 @@ impl PreparedLaunch {
     /// Whether the further matrices B of a joint GEMM differ from those of this launch in their
     /// addresses only.
     pub fn fits_panels(&self, epilogue: Option<&BoundEpilogue>) -> bool {
-        let panels = panels(epilogue);
+        let Some(bound) = epilogue else { return self.panels.is_empty() };
+        let panels = panels(bound);
+        let mut both = self.panels.iter().zip(&panels);
         self.panels.len() == panels.len()
-            && self
-                .panels
-                .iter()
-                .zip(&panels)
-                .all(|(before, now)| before.differs_only_in_address(now) && now.numel() > 0)
+            && both.all(|(before, now)| before.differs_only_in_address(now) && now.numel() > 0)
     }
 
     /// Replaces the addresses of the operands, of the workspace (0 without one) and of the
@@ -254,9 +252,11 @@ impl PreparedLaunch {
             Some(_) => product_in(kernel, problem, workspace).1,
             None => workspace,
         };
-        let (factor, panels) = (factor_address(epilogue), panels(epilogue));
-        let of_panels: Vec<[u64; 2]> =
-            self.panels.iter().zip(&panels).map(|(old, new)| [old.data, new.data]).collect();
+        let factor = factor_address(epilogue);
+        let of_panels = match (self.panels.is_empty(), epilogue) {
+            (false, Some(bound)) => self.move_panels(bound),
+            _ => Vec::new(),
+        };
         let mut moved = before != now
             || workspace != 0
             || factor != self.factor
@@ -265,7 +265,7 @@ impl PreparedLaunch {
             let _current = self.device.make_current()?;
             main.block.move_to(before, now, product_workspace, factor, &of_panels)?;
         }
-        (self.problem, self.factor, self.panels) = (*problem, factor, panels);
+        (self.problem, self.factor) = (*problem, factor);
         if let (Some(rows), Some(operands)) =
             (&mut self.rows, epilogue.and_then(|bound| bound.prologue.as_ref()))
         {
@@ -280,6 +280,16 @@ impl PreparedLaunch {
             self.promotion.note_new_parameters();
         }
         Ok(())
+    }
+
+    /// Replaces the further matrices B of a joint GEMM; returns the address of each before and now.
+    #[cold]
+    fn move_panels(&mut self, bound: &BoundEpilogue) -> Vec<[u64; 2]> {
+        let now = panels(bound);
+        let both = self.panels.iter().zip(&now);
+        let addresses = both.map(|(before, now)| [before.data, now.data]).collect();
+        self.panels = now;
+        addresses
     }
 
     /// Enqueues every kernel of the launch, in order: rows, pack, kernel, reduction. Does not
@@ -359,8 +369,8 @@ fn factor_address(epilogue: Option<&BoundEpilogue>) -> u64 {
 }
 
 /// The further matrices B of a joint GEMM. Without any, nothing is allocated.
-fn panels(epilogue: Option<&BoundEpilogue>) -> Box<[View]> {
-    epilogue.into_iter().flat_map(BoundEpilogue::panels).map(|(_, view)| *view).collect()
+fn panels(bound: &BoundEpilogue) -> Box<[View]> {
+    bound.panels().map(|(_, view)| *view).collect()
 }
 
 /// The parameter block of an epilogue, empty without one. `partials`: the tensors of its

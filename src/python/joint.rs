@@ -13,7 +13,7 @@ use crate::epilogue::{ExpressionGraph, Joint, intern_name};
 use crate::operand::{self, View};
 use crate::problem::{OperandValue, Problem, ProblemError};
 
-/// The matrices in a list or a tuple; None for another object.
+/// The matrices in a list or a tuple; None for another object, as a list of numbers.
 ///
 /// # Errors
 /// If there are fewer than two.
@@ -24,6 +24,8 @@ pub fn matrices_of<'py>(b: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Bound<'py,
     let matrices = b.try_iter()?.collect::<PyResult<Vec<_>>>()?;
     match matrices.len() {
         2.. => Ok(Some(matrices)),
+        // What is no tensor is refused as such.
+        _ if !matrices.iter().any(|matrix| matrix.hasattr("shape").unwrap_or(false)) => Ok(None),
         count => Err(ProblemError::JointCount { count, limit: Joint::MOST }.into()),
     }
 }

@@ -242,15 +242,11 @@ pub fn run(
     let py = tensor.py();
     problem.check()?;
     refuse_fake(problem, epilogue)?;
-    let prologue = epilogue.and_then(|operands| operands.prologue);
-    let allows_tf32 = match (prologue, problem) {
-        (Some(prologue), Problem::Gemm(gemm)) => {
-            let dtype = prologue.dtype_for(gemm.a.dtype);
-            let a = View { dtype, ..gemm.a };
-            tf32_allowed(py, &Problem::Gemm(GemmProblem { a, ..*gemm }))?
-        }
-        _ => tf32_allowed(py, problem)?,
+    let product = match epilogue {
+        Some(EpilogueOperands { prologue: Some(prologue), .. }) => of_type(prologue, problem),
+        _ => None,
     };
+    let allows_tf32 = tf32_allowed(py, product.as_ref().unwrap_or(problem))?;
     let mut key = ChoiceKey::new(problem, allows_tf32, preferred);
     if let Some(EpilogueOperands { graph, inputs, outputs, prologue }) = epilogue {
         key = key.with_epilogue(graph, inputs, outputs);
@@ -293,6 +289,14 @@ pub fn run(
     let handle = current_stream(tensor, problem.device())?;
     request.enqueue(&Interpreter(py), handle, view.as_ref(), false)?;
     Ok(())
+}
+
+/// The product with the type of the activations that a prologue computes.
+#[cold]
+fn of_type(prologue: &PrologueArguments, problem: &Problem) -> Option<Problem> {
+    let Problem::Gemm(gemm) = problem else { return None };
+    let a = View { dtype: prologue.dtype_for(gemm.a.dtype), ..gemm.a };
+    Some(Problem::Gemm(GemmProblem { a, ..*gemm }))
 }
 
 /// Workspace from torch's allocator, which frees it in stream order and knows about stream capture.
