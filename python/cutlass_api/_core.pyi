@@ -432,6 +432,9 @@ class EpilogueArguments:
     1) or (M,) for dim=-1. `D` is normally the tensor that the operation's arguments call
     `out`. If the two differ, the kernel writes `D`.
 
+    Behind a GEMM of a list of matrices B, a parameter also takes a list of contiguous vectors
+    (N_i,) of one dtype, one for the columns of each matrix.
+
     A kernel is specialized for each tensor's dtype, and for broadcast and contiguity along
     the output's last two dimensions. Other strides are launch parameters. `supports` returns
     whether a kernel can run with other tensors.
@@ -1271,7 +1274,7 @@ def matmul(
 def launch_gemm(
     A: TensorLike,
     B: TensorLike | Sequence[TensorLike],
-    *operands: TensorLike | float,
+    *operands: TensorLike | float | Sequence[TensorLike],
     out: TensorLike | tuple[TensorLike, ...],
     epilogue: Callable[..., Any] | str | None = None,
     kernel: str | None = None,
@@ -1286,14 +1289,14 @@ def launch_gemm(
     operators of `torch.ops.cutlass_api` and code that Inductor generates call this function.
 
     A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast.
-    B may be a list of 2 to 4 matrices, as in `GemmArguments`, without an epilogue. With
-    offsets, int32 of shape (G,), A is (TotalM, K), B (G, K, N), and the product is a grouped
-    GEMM. operands: tensors or numbers, one per parameter of the epilogue after the
-    accumulator. out: the output, or a tuple of the outputs in the order of the epilogue's
-    return. epilogue: an epilogue function or its source; None: out = A @ B. kernel: the name
-    of the kernel to run if it serves the operands; otherwise, and if None, the kernel that
-    ranks first runs. Its first call for each combination of shapes, strides and dtypes
-    compiles it. fast_sums: whether sums of float8 products may keep 14 bits.
+    B may be a list of 2 to 4 matrices, as in `GemmArguments`. With offsets, int32 of shape
+    (G,), A is (TotalM, K), B (G, K, N), and the product is a grouped GEMM. operands: tensors
+    or numbers, one per parameter of the epilogue after the accumulator; for a list B, also
+    lists of vectors. out: the output, or a tuple of the outputs in the order of the
+    epilogue's return. epilogue: an epilogue function or its source; None: out = A @ B.
+    kernel: the name of the kernel to run if it serves the operands; otherwise, and if None,
+    the kernel that ranks first runs. Its first call for each combination of shapes, strides
+    and dtypes compiles it. fast_sums: whether sums of float8 products may keep 14 bits.
     free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
     `PerformanceControls` describes both.
 

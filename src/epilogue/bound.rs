@@ -13,6 +13,11 @@ pub enum Value {
     Factor(View),
     /// A further matrix B of a joint GEMM.
     Panel(View),
+    /// A vector for the columns of one matrix B, which begin at `start`.
+    Segment {
+        view: View,
+        start: i64,
+    },
 }
 
 /// The operands of a prologue.
@@ -44,7 +49,7 @@ impl Epilogue {
         let (mut tensors, mut scalars) = (0, 0);
         let mut place = |input: &Input| {
             let next = match input {
-                Input::Tensor(_) => &mut tensors,
+                Input::Tensor(_) | Input::Segment(_) => &mut tensors,
                 Input::Scalar(_) => &mut scalars,
                 // Not in the block: the kernel's own parameter has it.
                 Input::Factor(_) | Input::Panel { .. } => return 0,
@@ -58,8 +63,7 @@ impl Epilogue {
     /// The index of each output among the tensors of the parameter block, after the inputs. `None`
     /// for D.
     pub(super) fn output_places(&self) -> Vec<Option<usize>> {
-        let mut tensors =
-            self.inputs.iter().filter(|input| matches!(input, Input::Tensor(_))).count();
+        let mut tensors = self.inputs.iter().filter_map(|input| input.tensor()).count();
         let mut place = |main: bool| {
             (!main).then(|| {
                 tensors += 1;
@@ -160,6 +164,9 @@ impl BoundEpilogue {
             Value::Tensor(view) => Value::Tensor(change(is_scale(at), view)),
             Value::Factor(view) => Value::Factor(change(false, view)),
             Value::Panel(view) => Value::Panel(change(false, view)),
+            Value::Segment { view, start } => {
+                Value::Segment { view: change(false, view), start: *start }
+            }
             Value::Scalar(number) => Value::Scalar(*number),
         };
         let output = |view: &Option<View>| view.as_ref().map(|view| change(false, view));
@@ -193,15 +200,32 @@ impl BoundEpilogue {
         })
     }
 
+    /// The vectors that an input has for the columns of each matrix B, in their order, and their
+    /// first columns. Empty for an input without.
+    pub fn segments(&self, of: usize) -> impl Iterator<Item = (&View, i64)> {
+        let further = self.epilogue.graph.segments(of);
+        std::iter::once(of).chain(further).filter_map(|at| match &self.inputs[at] {
+            Value::Segment { view, start } => Some((view, *start)),
+            _ => None,
+        })
+    }
+
+    /// The first column of each further matrix B, if an input has a vector for each matrix.
+    fn starts(&self) -> impl Iterator<Item = i64> {
+        let first = self.inputs.iter().position(|value| matches!(value, Value::Segment { .. }));
+        first.into_iter().flat_map(|first| self.segments(first).skip(1)).map(|(_, start)| start)
+    }
+
     /// The tensors and their names: inputs, then outputs without D.
     pub fn tensors(&self) -> Vec<(&'static str, &View)> {
         let graph = &self.epilogue.graph;
         let inputs =
             graph.inputs.iter().zip(&self.inputs).filter_map(|(name, value)| match value {
-                Value::Tensor(view) | Value::Factor(view) | Value::Panel(view) => {
-                    Some((name.as_str(), view))
-                }
                 Value::Scalar(_) => None,
+                Value::Tensor(view)
+                | Value::Factor(view)
+                | Value::Panel(view)
+                | Value::Segment { view, .. } => Some((name.as_str(), view)),
             });
         let outputs = graph.outputs.iter().zip(&self.outputs);
         inputs
@@ -234,8 +258,10 @@ impl BoundEpilogue {
 
     /// The parameter block `EpilogueParams` of the generated code, in words of 8 bytes: first the
     /// tensors, each as address and strides along batch, m and n in elements; then one word per
-    /// scalar. Block scales have strides along batch, the factor's rows or columns, and K; swizzled
-    /// ones along batch and tiles of 128 rows or columns.
+    /// scalar, and one for the first column of each further matrix B. Block scales have strides
+    /// along batch, the factor's rows or columns, and K; swizzled ones along batch and tiles of 128
+    /// rows or columns. The address of a vector for the columns of one matrix B is such that the
+    /// column of the whole output is its index.
     ///
     /// `transposed`: the program computes the transposed product. `partial`: the tensors that
     /// receive the partials of reduced outputs, in the program's frame.
@@ -254,6 +280,10 @@ impl BoundEpilogue {
         };
         let mut words = Vec::new();
         for (at, value) in self.inputs.iter().enumerate() {
+            if let Value::Segment { view, start } = value {
+                let data = view.data.wrapping_sub((start * view.dtype.bytes()) as u64);
+                words.extend(tensor(&View { data, ..*view }));
+            }
             let Value::Tensor(view) = value else { continue };
             let scaling = self.epilogue.graph.scaling.as_ref();
             words.extend(match scaling.and_then(|scaling| scaling.factor_of(at)) {
@@ -277,6 +307,7 @@ impl BoundEpilogue {
                 _ => u64::from(*number as i32 as u32),
             });
         }
+        words.extend(self.starts().map(|start| start as u64));
         // C++ has no empty kernel parameter.
         if words.is_empty() {
             words.push(0);

@@ -22,7 +22,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
 
     // Writing to a string cannot fail, so results are dropped.
     let mut params = String::new();
-    let inputs = epilogue.inputs.iter().filter(|input| matches!(input, Input::Tensor(_))).count();
+    let inputs = epilogue.inputs.iter().filter_map(|input| input.tensor()).count();
     let tensors = inputs + output_places.iter().flatten().count();
     let mut words = 4 * tensors;
     if tensors > 0 {
@@ -31,6 +31,14 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
     for (input, place) in epilogue.inputs.iter().zip(&input_places) {
         if let Input::Scalar(kind) = input {
             let _ = writeln!(params, "  alignas(8) {} scalar{place};", type_of(*kind));
+            words += 1;
+        }
+    }
+    let segments = functor.segments(&input_places);
+    if !segments.is_empty() {
+        // The first columns of further matrices B.
+        for at in 0..graph.panels().count() {
+            let _ = writeln!(params, "  alignas(8) s32 start{at};");
             words += 1;
         }
     }
@@ -44,17 +52,22 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
     let (mut folded, mut identities, mut reductions) = <(String, String, String)>::default();
     for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
         if let Node::Input(input) = node
-            && let Input::Tensor(tensor) = epilogue.inputs[*input as usize]
+            && let Some(tensor) = epilogue.inputs[*input as usize].tensor()
         {
             let (place, element) = (input_places[*input as usize], tensor.dtype.short_name());
+            let source = match epilogue.inputs[*input as usize] {
+                Input::Segment(_) if transposed => format!("segment{input}(m)"),
+                Input::Segment(_) => format!("segment{input}(n)"),
+                _ => format!("params.tensors[{place}]"),
+            };
             let [along_m, along_n] = tensor.program_steps(transposed);
             // One element serves all columns of the row.
             let width = if along_n == Step::Repeats { "1, 1" } else { "WIDTH, RUN" };
             let _ = writeln!(operands, "    RowElements<{element}, {width}> input{input};");
             let (along_m_name, along_n) = (along_m.name(), along_n.name());
             let load = format!(
-                "    load_operand<{along_m_name}, {along_n}>(operands.input{input}, \
-                 params.tensors[{place}], batch, m, n, valid);"
+                "    load_operand<{along_m_name}, {along_n}>(operands.input{input}, {source}, \
+                 batch, m, n, valid);"
             );
             let _ = writeln!(loads, "{load}");
             let _ = match along_m {
@@ -129,7 +142,7 @@ static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
 struct Epilogue {{
   static constexpr bool REDUCES = {reduces}, DUAL = {dual};
 {scaling}{factors}  const EpilogueParams& params;
-
+{segments}
   template <int WIDTH, int RUN> struct Operands {{
 {operands}  }};
 
@@ -193,15 +206,43 @@ impl Functor<'_> {
         Functor { epilogue, expressions: Expressions { graph, kinds, float }, transposed }
     }
 
+    /// For each input that has a vector for each matrix B, a function: the vector of a column's
+    /// matrix.
+    fn segments(&self, input_places: &[usize]) -> String {
+        let (graph, mut text) = (&self.epilogue.graph, String::new());
+        for (first, place) in input_places.iter().enumerate() {
+            let mut choice = String::new();
+            for (at, further) in graph.segments(first).enumerate() {
+                let _ = writeln!(
+                    choice,
+                    "    if (column >= params.start{at}) tensor.data = params.tensors[{}].data;",
+                    input_places[further]
+                );
+            }
+            if !choice.is_empty() {
+                let _ = writeln!(
+                    text,
+                    "
+  __device__ __forceinline__ EpilogueTensor segment{first}(int column) const {{
+    EpilogueTensor tensor = params.tensors[{place}];
+{choice}    return tensor;
+  }}"
+                );
+            }
+        }
+        text
+    }
+
     fn expression(&self, id: Id, input_places: &[usize]) -> String {
         let type_name = || self.expressions.type_name(self.expressions.kind(id));
         match self.epilogue.graph.node(id) {
             Node::Product(_) => "products[e]".to_owned(),
             // No output depends on the node.
-            Node::Panel(_) => format!("{}(0)", type_name()),
+            Node::Panel(_) | Node::Segment { .. } => format!("{}(0)", type_name()),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
-                Input::Tensor(tensor) => {
-                    let e = if tensor.program_steps(self.transposed)[1] == Step::Repeats {
+                of @ (Input::Tensor(_) | Input::Segment(_)) => {
+                    let steps = of.tensor().map(|tensor| tensor.program_steps(self.transposed));
+                    let e = if steps.is_some_and(|steps| steps[1] == Step::Repeats) {
                         "0"
                     } else {
                         "e"

@@ -46,6 +46,7 @@ impl Expressions<'_> {
             | Node::ScaledAccumulator
             | Node::Product(_)
             | Node::Panel(_)
+            | Node::Segment { .. }
             | Node::Input(_)
             | Node::Activation
             | Node::Reduce(..) => return None,

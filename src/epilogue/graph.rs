@@ -90,6 +90,12 @@ pub enum Node {
     /// An input, by index, that is a further matrix B of a joint GEMM. No output depends on the
     /// node: the accumulator's columns are those of all matrices.
     Panel(u32),
+    /// An input, by index, that holds the elements of the input `first` for the columns of a
+    /// further matrix B. No output depends on the node: outputs read `first`.
+    Segment {
+        first: u32,
+        input: u32,
+    },
     /// An element of A, in a prologue.
     Activation,
     /// A reduction over K of a prologue's values: one number for each row.
@@ -105,6 +111,7 @@ impl Node {
             | Node::Input(_)
             | Node::Product(_)
             | Node::Panel(_)
+            | Node::Segment { .. }
             | Node::Activation
             | Node::Integer(_)
             | Node::Float(_) => self,
@@ -222,6 +229,7 @@ impl ExpressionGraph {
             let meet = |left: Id, right: Id| of(left).max(of(right)).max(Kind::Integer);
             kinds.push(match *node {
                 Node::Accumulator | Node::Product(_) | Node::Panel(_) => accumulator,
+                Node::Segment { .. } => accumulator,
                 Node::ScaledAccumulator | Node::Activation | Node::Reduce(..) => Kind::Float,
                 Node::Input(at) => inputs[at as usize],
                 Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
@@ -263,22 +271,50 @@ impl ExpressionGraph {
         })
     }
 
-    /// The same with `count` more inputs, the further matrices B of a joint GEMM. Returns the
-    /// names of these inputs, too.
-    pub fn with_panels(&self, count: usize) -> (ExpressionGraph, Vec<String>) {
-        let mut graph = self.clone();
-        let mut names = Vec::with_capacity(count);
-        for at in 1..=count {
-            let mut name = format!("B_{at}");
-            while graph.inputs.contains(&name)
-                || graph.outputs.iter().any(|output| output.name == name)
-            {
-                name.push('_');
+    /// The inputs that hold the elements of an input for the columns of further matrices B, by
+    /// index, in the order of the matrices.
+    pub fn segments(&self, of: usize) -> impl Iterator<Item = usize> {
+        self.nodes.iter().filter_map(move |node| match node {
+            Node::Segment { first, input } if *first as usize == of => Some(*input as usize),
+            _ => None,
+        })
+    }
+
+    /// For an input of a list with a vector for each matrix B: the list's first input, and the
+    /// matrix, both by index.
+    pub fn segment(&self, at: usize) -> Option<(usize, usize)> {
+        let first = self.nodes.iter().find_map(|node| match node {
+            Node::Segment { first, input } if [*first, *input].contains(&(at as u32)) => {
+                Some(*first as usize)
             }
-            graph.nodes.push(Node::Panel(graph.inputs.len() as u32));
-            graph.inputs.push(name.clone());
-            names.push(name);
+            _ => None,
+        })?;
+        let further = self.segments(first).position(|input| input == at);
+        Some((first, further.map_or(0, |further| further + 1)))
+    }
+
+    /// The same with more inputs: `count` further matrices B of a joint GEMM, then as many vectors
+    /// for each of the inputs `lists`, which have a vector for each matrix. Returns the names of
+    /// the added inputs, too.
+    pub fn with_panels(&self, count: usize, lists: &[usize]) -> (ExpressionGraph, Vec<String>) {
+        let mut graph = self.clone();
+        for list in std::iter::once(None).chain(lists.iter().copied().map(Some)) {
+            for at in 1..=count {
+                let mut name = format!("{}_{at}", list.map_or("B", |list| &self.inputs[list]));
+                while graph.inputs.contains(&name)
+                    || graph.outputs.iter().any(|output| output.name == name)
+                {
+                    name.push('_');
+                }
+                let input = graph.inputs.len() as u32;
+                graph.nodes.push(match list {
+                    None => Node::Panel(input),
+                    Some(first) => Node::Segment { first: first as u32, input },
+                });
+                graph.inputs.push(name);
+            }
         }
+        let names = graph.inputs[self.inputs.len()..].to_vec();
         (graph, names)
     }
 

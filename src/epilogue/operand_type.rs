@@ -105,15 +105,28 @@ pub enum Input {
         unit: u32,
         align: u32,
     },
+    /// The elements of a vector for the columns of one matrix B of a joint GEMM.
+    Segment(DType),
 }
 
 impl Input {
     pub fn kind(self) -> Kind {
         match self {
             Input::Tensor(tensor) if tensor.dtype.is_integer() => Kind::Integer,
-            Input::Factor(dtype) if dtype.is_integer() => Kind::Integer,
-            Input::Tensor(_) | Input::Factor(_) | Input::Panel { .. } => Kind::Float,
+            Input::Factor(dtype) | Input::Segment(dtype) if dtype.is_integer() => Kind::Integer,
+            Input::Tensor(_) | Input::Factor(_) | Input::Panel { .. } | Input::Segment(_) => {
+                Kind::Float
+            }
             Input::Scalar(kind) => kind,
+        }
+    }
+
+    /// The type of a tensor in the parameter block, which has the output's shape.
+    pub(super) fn tensor(self) -> Option<TensorType> {
+        match self {
+            Input::Tensor(tensor) => Some(tensor),
+            Input::Segment(dtype) => Some(TensorType { dtype, steps: [Step::Repeats, Step::One] }),
+            Input::Scalar(_) | Input::Factor(_) | Input::Panel { .. } => None,
         }
     }
 }

@@ -105,7 +105,7 @@ impl ExpressionGraph {
             Node::ScaledAccumulator => self.scaled_accumulator(),
             Node::Input(at) => self.inputs[at as usize].clone(),
             Node::Product(at) => format!("product({})", self.inputs[at as usize]),
-            Node::Panel(at) => self.inputs[at as usize].clone(),
+            Node::Panel(at) | Node::Segment { input: at, .. } => self.inputs[at as usize].clone(),
             Node::Integer(value) => value.to_string(),
             Node::Float(bits) => format!("{:?}", f64::from_bits(bits)),
             Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),

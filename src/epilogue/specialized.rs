@@ -154,6 +154,7 @@ impl fmt::Display for Epilogue {
             Input::Panel { unit, .. } => {
                 format!("{name}: further columns of B, behind multiples of {unit}")
             }
+            Input::Segment(dtype) => format!("{name}: {dtype} for each column of a matrix B"),
             Input::Scalar(Kind::Float) => format!("{name}: a number"),
             Input::Scalar(_) => format!("{name}: an integer"),
         });

@@ -1,7 +1,7 @@
 //! Checks that several problems share.
 
 use super::ProblemError;
-use crate::operand::View;
+use crate::operand::{DType, View};
 
 /// Checks that all operands are on one device, and that the output can be written without changing
 /// an input.
@@ -82,4 +82,18 @@ pub(super) fn same_extent(
         right: right.shape[right_dim],
         right_shape: right.user_shape().to_vec(),
     })
+}
+
+/// Checks that an epilogue may read or write an operand, and that it is on the device of `out`.
+pub(super) fn check_type_and_device(
+    name: &'static str,
+    view: &View,
+    out: &View,
+) -> Result<(), ProblemError> {
+    if !view.dtype.is_whole() {
+        let known: Vec<String> = DType::whole().map(|dtype| dtype.to_string()).collect();
+        let known = known.join(", ");
+        return Err(ProblemError::EpilogueType { name, dtype: view.dtype, known });
+    }
+    check_device(name, view, out)
 }

@@ -171,6 +171,31 @@ pub enum ProblemError {
         k: i64,
     },
 
+    #[error(
+        "{name} is a list of {count} vectors, but B is a list of {matrices} matrices; pass a \
+         vector for each matrix"
+    )]
+    ListCount { name: &'static str, count: usize, matrices: usize },
+
+    #[error("{name} is a list of vectors, but B is one matrix; pass one tensor, or a list as B")]
+    ListOfOne { name: &'static str },
+
+    #[error("{name} is a vector of a list, but a number was passed; pass a tensor")]
+    SegmentNumber { name: &'static str },
+
+    #[error(
+        "{name} is {dtype} with shape {shape:?} and strides {stride:?}, but the vector for its \
+         matrix B must be {expected} with shape [{columns}], and contiguous"
+    )]
+    UnlikeColumns {
+        name: &'static str,
+        dtype: DType,
+        shape: Vec<i64>,
+        stride: Vec<i64>,
+        expected: DType,
+        columns: i64,
+    },
+
     #[error("{name} is B itself; write accum in place of product({name})")]
     FactorIsB { name: &'static str },
 

@@ -1,7 +1,7 @@
 //! A problem with an epilogue: checks the epilogue's operands against the output.
 
-use super::check::{check_device, check_written, may_overlap};
-use super::joint::input_of_panels;
+use super::check::{check_type_and_device, check_written, may_overlap};
+use super::joint::{input_of_panels, segment, start_of_segment};
 use super::scaled::{check_factors, scale_view};
 use super::{GemmProblem, Problem, ProblemError};
 use crate::epilogue::{
@@ -15,6 +15,16 @@ use crate::operand::{DType, View};
 pub enum OperandValue {
     Tensor(View),
     Number(Number),
+}
+
+impl OperandValue {
+    /// The view of a tensor.
+    pub fn view(&self) -> Option<View> {
+        match self {
+            OperandValue::Tensor(view) => Some(*view),
+            OperandValue::Number(_) => None,
+        }
+    }
 }
 
 /// Kernel parameters are limited to 32764 bytes (CUDA C++ Programming Guide, "__global__ Function
@@ -46,11 +56,14 @@ pub fn fuse(
     if let (Some(at), Some(_)) = (factor, scaling) {
         return Err(ProblemError::ScaledFactor { name: inputs[at].0 });
     }
-    let panels = input_of_panels(problem, graph, |at| match inputs[at] {
-        (name, OperandValue::Tensor(view)) => (name, Some(view)),
-        (name, OperandValue::Number(_)) => (name, None),
-    })?;
+    let tensor = |at: usize| (inputs[at].0, inputs[at].1.view());
+    let panels = input_of_panels(problem, graph, tensor)?;
     for (at, (name, operand)) in inputs.iter().enumerate() {
+        if let Some((input, value)) = segment(problem, graph, tensor, at)? {
+            input_types.push(input);
+            values.push(value);
+            continue;
+        }
         let scales = scaling.and_then(|scaling| scaling.factor_of(at));
         let (input, value) = match operand {
             OperandValue::Tensor(view) if let Some(scales) = scales => {
@@ -173,6 +186,10 @@ pub fn rebind(
                 Value::Tensor(scale_view(&graph.inputs[at], is_zero, view, problem, scales)?)
             }
             (OperandValue::Tensor(view), None, Input::Panel { .. }) => Value::Panel(*view),
+            (OperandValue::Tensor(view), None, Input::Segment(_)) => {
+                let start = start_of_segment(problem, graph, |at| inputs[at].view(), at);
+                Value::Segment { view: *view, start }
+            }
             (OperandValue::Tensor(view), None, Input::Factor(_)) => {
                 Value::Factor(View { rank: 3, shape: of_b, ..*view })
             }
@@ -235,6 +252,7 @@ fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), Proble
             let (input, is_factor) = match value {
                 Value::Tensor(input) => (input, false),
                 Value::Factor(input) | Value::Panel(input) => (input, true),
+                Value::Segment { view, .. } => (view, true),
                 Value::Scalar(_) => continue,
             };
             let scaling = graph.scaling.as_ref();
@@ -340,17 +358,4 @@ fn factor_like_b(name: &'static str, view: &View, problem: &Problem) -> Result<V
             b_stride: b.user_stride().to_vec(),
         }),
     }
-}
-
-pub(super) fn check_type_and_device(
-    name: &'static str,
-    view: &View,
-    out: &View,
-) -> Result<(), ProblemError> {
-    if !view.dtype.is_whole() {
-        let known: Vec<String> = DType::whole().map(|dtype| dtype.to_string()).collect();
-        let known = known.join(", ");
-        return Err(ProblemError::EpilogueType { name, dtype: view.dtype, known });
-    }
-    check_device(name, view, out)
 }

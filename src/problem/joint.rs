@@ -1,8 +1,8 @@
 //! The further matrices B of a joint GEMM.
 
-use super::check::check_device;
+use super::check::{check_device, check_type_and_device};
 use super::{Problem, ProblemError};
-use crate::epilogue::{ExpressionGraph, Input, Joint, Kind};
+use crate::epilogue::{ExpressionGraph, Input, Joint, Kind, Value};
 use crate::operand::View;
 
 /// The type of an epilogue's inputs that are further matrices B; any type if there are none. Checks
@@ -66,6 +66,62 @@ fn check_panel(name: &'static str, view: &View, problem: &Problem) -> Result<(),
         b_dtype: b.dtype,
         k: b.shape[1],
     })
+}
+
+/// The type and the value of an input that is a vector for the columns of one matrix B; None for
+/// another input. `tensor`: as for [`input_of_panels`].
+///
+/// # Errors
+/// If the input is no contiguous vector of the matrix's columns, or of another dtype than the
+/// vector of the first matrix.
+pub(super) fn segment(
+    problem: &Problem,
+    graph: &ExpressionGraph,
+    tensor: impl Fn(usize) -> (&'static str, Option<View>),
+    at: usize,
+) -> Result<Option<(Input, Value)>, ProblemError> {
+    let Some((first, matrix)) = graph.segment(at) else { return Ok(None) };
+    let name = tensor(at).0;
+    let (Some(view), Some(of_first)) = (tensor(at).1, tensor(first).1) else {
+        return Err(ProblemError::SegmentNumber { name });
+    };
+    check_type_and_device(name, &view, problem.out())?;
+    let start = start_of(problem, graph, matrix, |panel| tensor(panel).1);
+    let columns = start_of(problem, graph, matrix + 1, |panel| tensor(panel).1) - start;
+    let is_contiguous = view.stride[2] == 1 || columns == 1;
+    if view.dtype != of_first.dtype || view.user_shape() != [columns] || !is_contiguous {
+        return Err(ProblemError::UnlikeColumns {
+            name,
+            dtype: view.dtype,
+            shape: view.user_shape().to_vec(),
+            stride: view.user_stride().to_vec(),
+            expected: of_first.dtype,
+            columns,
+        });
+    }
+    Ok(Some((Input::Segment(view.dtype), Value::Segment { view, start })))
+}
+
+/// The first column of the matrix B whose columns an input has a vector for.
+pub(super) fn start_of_segment(
+    problem: &Problem,
+    graph: &ExpressionGraph,
+    tensor: impl Fn(usize) -> Option<View>,
+    at: usize,
+) -> i64 {
+    let matrix = graph.segment(at).map_or(0, |(_, matrix)| matrix);
+    start_of(problem, graph, matrix, tensor)
+}
+
+/// The first column of a matrix B; behind the last matrix, the number of all columns.
+fn start_of(
+    problem: &Problem,
+    graph: &ExpressionGraph,
+    matrix: usize,
+    tensor: impl Fn(usize) -> Option<View>,
+) -> i64 {
+    let further = graph.panels().map(|panel| tensor(panel).map_or(0, |view| view.shape[2]));
+    std::iter::once(problem.views()[1].shape[2]).chain(further).take(matrix).sum()
 }
 
 /// The greatest common divisor; the other number if one is 0.

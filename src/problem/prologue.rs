@@ -1,7 +1,8 @@
 //! A product with a prologue: checks the prologue's operands against A.
 
+use super::check::check_type_and_device;
 use super::check::{check_written, may_overlap};
-use super::fused::{OperandValue, check_type_and_device};
+use super::fused::OperandValue;
 use super::{GemmProblem, Problem, ProblemError};
 use crate::epilogue::{
     ACTIVATIONS, BoundEpilogue, BoundPrologue, Epilogue, ExpressionGraph, Input, Kind, Plan,
@@ -172,10 +173,11 @@ fn check_overlaps(gemm: &GemmProblem, bound: &BoundEpilogue) -> Result<(), Probl
         }
     }
     let inputs = graph.inputs.iter().zip(&bound.inputs).filter_map(|(name, value)| match value {
-        Value::Tensor(view) | Value::Factor(view) | Value::Panel(view) => {
-            Some((name.as_str(), view))
-        }
         Value::Scalar(_) => None,
+        Value::Tensor(view)
+        | Value::Factor(view)
+        | Value::Panel(view)
+        | Value::Segment { view, .. } => Some((name.as_str(), view)),
     });
     let factors: [(&'static str, &View); FACTORS] = [("A", &gemm.a), ("B", &gemm.b)];
     let others: Vec<(&'static str, &View)> = factors.into_iter().chain(inputs).collect();

@@ -37,6 +37,9 @@ use crate::problem::{
 /// normally the tensor that the operation's arguments call `out`. If the two differ, the kernel
 /// writes `D`.
 ///
+/// Behind a GEMM of a list of matrices B, a parameter also takes a list of contiguous vectors
+/// (N_i,) of one dtype, one for the columns of each matrix.
+///
 /// A kernel is specialized for each tensor's dtype, and for broadcast and contiguity along the
 /// output's last two dimensions. Other strides are launch parameters. `supports` returns whether a
 /// kernel can run with other tensors.
@@ -295,7 +298,7 @@ impl EpilogueArguments {
                 let factor = self.traced_epilogue.get().graph.factor();
                 let factor = factor.and_then(|at| match &self.operands.get(at)?.2 {
                     Parameter::Tensor(_, view) => Some(*view),
-                    Parameter::Number(_) => None,
+                    Parameter::Number(_) | Parameter::List(_) => None,
                 });
                 let (depth, of_b) = factor.map_or((1, None), |view| (view.shape[1], Some(view)));
                 let a = input([batch, m, depth]);
@@ -352,7 +355,7 @@ impl EpilogueArguments {
             match bound {
                 Some((name, _, Parameter::Number(_))) => match parameter(name, &object)? {
                     Parameter::Number(number) => numbers.push((*name, number)),
-                    Parameter::Tensor(..) => {
+                    Parameter::Tensor(..) | Parameter::List(_) => {
                         let message = format!(
                             "{name} was bound as a number; a tensor in its place needs another \
                              kernel"
@@ -414,6 +417,7 @@ impl EpilogueArguments {
                 Some((name, _, Parameter::Number(bound))) => {
                     Ok((*name, OperandValue::Number(number(name, *bound))))
                 }
+                Some((name, _, Parameter::List(_))) => Err(ProblemError::ListOfOne { name }.into()),
                 None => Err(PyValueError::new_err(format!("Argument {wanted} is not provided"))),
             }
         };

@@ -2,12 +2,12 @@
 
 use std::sync::LazyLock;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use super::parameter::{input_values, operand_value};
 use super::prologue::PrologueArguments;
-use super::trace::number;
 use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
 use crate::operand::{self, View};
 use crate::problem::{OperandValue, Problem, fuse, precede};
@@ -94,30 +94,6 @@ impl<'a> EpilogueOperands<'a> {
     }
 }
 
-pub fn input_values(
-    graph: &ExpressionGraph,
-    operands: &Bound<'_, PyTuple>,
-) -> PyResult<Vec<OperandValue>> {
-    if operands.len() != graph.inputs.len() {
-        return Err(PyTypeError::new_err(format!(
-            "the epilogue takes {} operands ({}), and {} are passed",
-            graph.inputs.len(),
-            graph.inputs.join(", "),
-            operands.len()
-        )));
-    }
-    graph.inputs.iter().zip(operands).map(|(name, object)| operand_value(name, &object)).collect()
-}
-
-fn operand_value(name: &str, object: &Bound<'_, PyAny>) -> PyResult<OperandValue> {
-    let known =
-        number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))?;
-    Ok(match known {
-        Some(number) => OperandValue::Number(number),
-        None => OperandValue::Tensor(operand::read(name, object)?),
-    })
-}
-
 /// The values of a tuple of outputs, and the position of D among them.
 pub fn output_values(
     graph: &ExpressionGraph,
@@ -140,7 +116,7 @@ pub fn output_values(
     Ok((main, values.collect::<PyResult<_>>()?))
 }
 
-fn output_values_of_one(graph: &ExpressionGraph, out: &View) -> PyResult<Vec<OperandValue>> {
+pub fn output_values_of_one(graph: &ExpressionGraph, out: &View) -> PyResult<Vec<OperandValue>> {
     if graph.outputs.len() != 1 {
         let names: Vec<&str> = graph.outputs.iter().map(|output| output.name.as_str()).collect();
         return Err(PyTypeError::new_err(format!(

@@ -1,16 +1,16 @@
 //! Joint GEMM: B as a list of matrices.
 
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyTuple;
 
 use super::epilogue::EpilogueArguments;
-use super::parameter::{Parameter, parameter};
+use super::parameter::{Parameter, check_operands, members_of, operand_value, parameter as read};
 use super::trace::TracedEpilogue;
 use crate::epilogue::{ExpressionGraph, Joint, intern_name};
-use crate::operand::{self, View};
+use crate::operand;
 use crate::problem::{OperandValue, Problem, ProblemError};
 
 /// The matrices in a list or a tuple; None for another object, as a list of numbers.
@@ -18,21 +18,32 @@ use crate::problem::{OperandValue, Problem, ProblemError};
 /// # Errors
 /// If there are fewer than two.
 pub fn matrices_of<'py>(b: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
-    if !(b.is_instance_of::<PyList>() || b.is_instance_of::<PyTuple>()) {
-        return Ok(None);
-    }
-    let matrices = b.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-    match matrices.len() {
-        2.. => Ok(Some(matrices)),
+    match members_of(b)? {
         // What is no tensor is refused as such.
-        _ if !matrices.iter().any(|matrix| matrix.hasattr("shape").unwrap_or(false)) => Ok(None),
-        count => Err(ProblemError::JointCount { count, limit: Joint::MOST }.into()),
+        Some(matrices) if !matrices.iter().any(has_shape) => Ok(None),
+        Some(matrices) if matrices.len() < 2 => {
+            let (count, limit) = (matrices.len(), Joint::MOST);
+            Err(ProblemError::JointCount { count, limit }.into())
+        }
+        matrices => Ok(matrices),
+    }
+}
+
+fn has_shape(object: &Bound<'_, PyAny>) -> bool {
+    object.hasattr("shape").unwrap_or(false)
+}
+
+/// Checks that a list of vectors has one for each matrix.
+fn check_count(name: &str, count: usize, matrices: usize) -> Result<(), ProblemError> {
+    match count == matrices {
+        true => Ok(()),
+        false => Err(ProblemError::ListCount { name: intern_name(name), count, matrices }),
     }
 }
 
 impl EpilogueArguments {
-    /// The epilogue of a joint GEMM: `user`, or none, with all but the first of its matrices B as
-    /// further operands.
+    /// The epilogue of a joint GEMM: `user`, or none, with all but the first of its matrices B, and
+    /// all but the first vector of each list, as further operands.
     pub fn of_matrices(
         py: Python<'_>,
         user: Option<&EpilogueArguments>,
@@ -40,14 +51,29 @@ impl EpilogueArguments {
     ) -> PyResult<EpilogueArguments> {
         let plain = ExpressionGraph::of_accumulator();
         let graph = user.map_or(&plain, |user| &user.traced_epilogue.get().graph);
-        let (graph, names) = graph.with_panels(matrices.len() - 1);
-        let mut operands = Vec::new();
+        let (mut operands, mut lists, mut further) = (Vec::new(), Vec::new(), Vec::new());
+        further.extend_from_slice(&matrices[1..]);
         for (name, object, parameter) in user.into_iter().flat_map(|user| &user.operands) {
-            operands.push((*name, object.clone_ref(py), parameter.clone_ref(py)));
+            let input = graph.inputs.iter().position(|input| input == name);
+            let members = match parameter {
+                Parameter::List(_) => members_of(object.bind(py))?,
+                _ => None,
+            };
+            let (Some(members), Some(input)) = (members, input) else {
+                operands.push((*name, object.clone_ref(py), parameter.clone_ref(py)));
+                continue;
+            };
+            check_count(name, members.len(), matrices.len())?;
+            lists.push(input);
+            further.extend_from_slice(&members[1..]);
+            let first = read(name, &members[0])?;
+            operands.push((*name, members[0].clone().unbind(), first));
         }
-        for (name, matrix) in names.iter().zip(&matrices[1..]) {
+        let (graph, names) = graph.with_panels(matrices.len() - 1, &lists);
+        for (name, object) in names.iter().zip(further) {
             let name = intern_name(name);
-            operands.push((name, matrix.clone().unbind(), parameter(name, matrix)?));
+            let parameter = read(name, &object)?;
+            operands.push((name, object.unbind(), parameter));
         }
         let epilogue_fn = user.map_or(py.None(), |user| user.epilogue_fn.clone_ref(py));
         let traced_epilogue = Py::new(py, TracedEpilogue::of(graph))?;
@@ -71,41 +97,56 @@ impl EpilogueArguments {
     }
 }
 
-/// The graph of a product by several matrices B, and its inputs. `further`: all but the first; the
-/// problem notes their columns.
+/// The graph of a product by several matrices B and its inputs. `user`: the epilogue's graph, or
+/// none. `operands`: its inputs, among which lists have a vector for each matrix. The problem notes
+/// the columns of the further matrices.
 pub fn inputs_of_matrices(
     problem: &mut Problem,
-    further: &[Bound<'_, PyAny>],
+    matrices: &[Bound<'_, PyAny>],
+    user: Option<&ExpressionGraph>,
+    operands: &Bound<'_, PyTuple>,
 ) -> PyResult<(&'static ExpressionGraph, Vec<OperandValue>)> {
     let Problem::Gemm(gemm) = problem else { return Err(ProblemError::JointOperation.into()) };
-    let graph = joint_graph(further.len())?;
-    let named = graph.inputs.iter().zip(further);
-    let views: Vec<View> =
-        named.map(|(name, matrix)| operand::read(name, matrix)).collect::<PyResult<_>>()?;
-    gemm.further_columns = views.iter().map(|view| view.shape[2]).sum();
-    Ok((graph, views.into_iter().map(OperandValue::Tensor).collect()))
+    let names = user.map_or(&[][..], |user| &user.inputs[..]);
+    check_operands(names, operands.len())?;
+    let (mut inputs, mut lists, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, (name, object)) in names.iter().zip(operands).enumerate() {
+        let Some(members) = members_of(&object)? else {
+            inputs.push(operand_value(name, &object)?);
+            continue;
+        };
+        check_count(name, members.len(), matrices.len())?;
+        lists.push(at);
+        inputs.push(operand_value(name, &members[0])?);
+        vectors.extend_from_slice(&members[1..]);
+    }
+    let graph = joint_graph(user, matrices.len(), lists)?;
+    let further = matrices[1..].iter().chain(&vectors);
+    for (name, object) in graph.inputs[names.len()..].iter().zip(further) {
+        inputs.push(OperandValue::Tensor(operand::read(name, object)?));
+    }
+    let panels = &inputs[names.len()..][..matrices.len() - 1];
+    gemm.further_columns =
+        panels.iter().filter_map(OperandValue::view).map(|view| view.shape[2]).sum();
+    Ok((graph, inputs))
 }
 
-/// Refuses an epilogue, or a weight of 4 bits, beside a list of matrices B.
-pub fn refuse_beside_matrices(has_epilogue: bool, is_packed: bool) -> PyResult<()> {
-    let what = match (has_epilogue, is_packed) {
-        (true, _) => "an epilogue",
-        (_, true) => "a weight of 4 bits",
-        _ => return Ok(()),
-    };
-    Err(PyTypeError::new_err(format!(
-        "B is a list of matrices, and {what} is passed; pass one matrix B, or \
-         GemmArguments(A, [...], out, accumulator_type, epilogue=...) to get_kernels"
-    )))
-}
-
-/// The graph of a joint GEMM with so many further matrices B, which stores the sums. One for each
-/// number, for the life of the process: `ChoiceKey` holds its address.
-fn joint_graph(further: usize) -> PyResult<&'static ExpressionGraph> {
-    static GRAPHS: LazyLock<[ExpressionGraph; Joint::MOST - 1]> = LazyLock::new(|| {
-        [1, 2, 3].map(|count| ExpressionGraph::of_accumulator().with_panels(count).0)
-    });
-    let (count, limit) = (further + 1, Joint::MOST);
-    let graph = GRAPHS.get(further - 1);
-    Ok(graph.ok_or(ProblemError::JointCount { count, limit })?)
+/// The graph of a joint GEMM: `user`, or the sums, with further matrices B and the vectors of its
+/// lists. One for each combination, for the life of the process: `ChoiceKey` holds its address.
+fn joint_graph(
+    user: Option<&ExpressionGraph>,
+    count: usize,
+    lists: Vec<usize>,
+) -> Result<&'static ExpressionGraph, ProblemError> {
+    type Key = (usize, usize, Vec<usize>);
+    static GRAPHS: Mutex<BTreeMap<Key, &'static ExpressionGraph>> = Mutex::new(BTreeMap::new());
+    if count > Joint::MOST {
+        return Err(ProblemError::JointCount { count, limit: Joint::MOST });
+    }
+    let address = user.map_or(0, |user| std::ptr::from_ref(user).addr());
+    let mut graphs = GRAPHS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    Ok(graphs.entry((address, count, lists)).or_insert_with_key(|(_, count, lists)| {
+        let plain = ExpressionGraph::of_accumulator();
+        Box::leak(Box::new(user.unwrap_or(&plain).with_panels(count - 1, lists).0))
+    }))
 }

@@ -222,7 +222,7 @@ impl NativeArguments {
         let of_prologue = prologue.get().operands.iter();
         let of_prologue = of_prologue.filter_map(|(name, _, parameter)| match parameter {
             Parameter::Tensor(operand, _) => Some((*name, operand)),
-            Parameter::Number(_) => None,
+            Parameter::Number(_) | Parameter::List(_) => None,
         });
         let own = self.operands.iter().map(|operand| (operand.name, operand));
         let mut query = AutogradQuery::default();

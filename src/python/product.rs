@@ -6,10 +6,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::dtype::{accumulator_type as parse_accumulator, natural_accumulator};
-use super::fused_operands::{EpilogueOperands, input_values, output_values};
+use super::fused_operands::{EpilogueOperands, output_values, output_values_of_one};
 use super::host::Interpreter;
-use super::joint::{inputs_of_matrices, matrices_of, refuse_beside_matrices};
+use super::joint::{inputs_of_matrices, matrices_of};
 use super::options::tf32_allowed;
+use super::parameter::input_values;
 use super::prologue::PrologueArguments;
 use super::ranges::{self, Range};
 use super::run::run_reference;
@@ -32,15 +33,15 @@ use crate::process::drop_unlocked;
 /// of `torch.ops.cutlass_api` and code that Inductor generates call this function.
 ///
 /// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast. B may
-/// be a list of 2 to 4 matrices, as in `GemmArguments`, without an epilogue. With offsets, int32 of
-/// shape (G,), A is (TotalM, K), B (G, K, N), and the product is a grouped GEMM. operands: tensors
-/// or numbers, one per parameter of the epilogue after the accumulator. out: the output, or a tuple
-/// of the outputs in the order of the epilogue's return. epilogue: an epilogue function or its
-/// source; None: out = A @ B. kernel: the name of the kernel to run if it serves the operands;
-/// otherwise, and if None, the kernel that ranks first runs. Its first call for each combination of
-/// shapes, strides and dtypes compiles it. fast_sums: whether sums of float8 products may keep 14
-/// bits. free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
-/// `PerformanceControls` describes both.
+/// be a list of 2 to 4 matrices, as in `GemmArguments`. With offsets, int32 of shape (G,), A is
+/// (TotalM, K), B (G, K, N), and the product is a grouped GEMM. operands: tensors or numbers, one
+/// per parameter of the epilogue after the accumulator; for a list B, also lists of vectors. out:
+/// the output, or a tuple of the outputs in the order of the epilogue's return. epilogue: an
+/// epilogue function or its source; None: out = A @ B. kernel: the name of the kernel to run if it
+/// serves the operands; otherwise, and if None, the kernel that ranks first runs. Its first call
+/// for each combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of
+/// float8 products may keep 14 bits. free_multiprocessors: how many multiprocessors persistent
+/// kernels leave to other work. `PerformanceControls` describes both.
 ///
 /// element: an element type of less than 8 bits, of a weight B, which is then int32 words
 /// (N, K / 32, 4) in the order of `Weight.repack`.
@@ -192,25 +193,33 @@ impl GemmCall<'_, '_> {
                 Problem::Gemm(GemmProblem { a, b, out, accumulator, options, further_columns: 0 })
             }
         };
-        if let Some(matrices) = matrices {
-            refuse_beside_matrices(self.epilogue.is_some(), self.element.is_some())?;
-            let mut problem = problem;
-            let (graph, inputs) = inputs_of_matrices(&mut problem, &matrices[1..])?;
-            let outputs = vec![OperandValue::Tensor(out)];
-            let prologue = self.prologue;
-            return body(&problem, Some(&EpilogueOperands { graph, inputs, outputs, prologue }));
-        }
-        let Some(graph) = graph else {
-            if self.operands.is_empty() {
-                let alone = self.prologue.map(|of| EpilogueOperands::of_prologue(of, &out));
-                return body(&problem, alone.as_ref());
-            }
+        if graph.is_none() && !self.operands.is_empty() {
             return Err(PyTypeError::new_err(
                 "operands are passed without an epilogue; pass epilogue=, a function of the \
                  accumulator and the operands",
             ));
-        };
+        }
+        if let Some(matrices) = matrices {
+            if self.element.is_some() {
+                return Err(PyTypeError::new_err(
+                    "B is a list of matrices, and a weight of 4 bits is passed; pass one matrix B",
+                ));
+            }
+            let mut problem = problem;
+            let (graph, inputs) =
+                inputs_of_matrices(&mut problem, &matrices, graph, self.operands)?;
+            let outputs = match outputs.is_empty() {
+                true => output_values_of_one(graph, &out)?,
+                false => outputs,
+            };
+            let prologue = self.prologue;
+            return body(&problem, Some(&EpilogueOperands { graph, inputs, outputs, prologue }));
+        }
         let prologue = self.prologue;
+        let Some(graph) = graph else {
+            let alone = prologue.map(|of| EpilogueOperands::of_prologue(of, &out));
+            return body(&problem, alone.as_ref());
+        };
         let operands = match outputs.is_empty() {
             true => EpilogueOperands::ordered(graph, &out, self.operands)?,
             false => {

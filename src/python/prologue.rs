@@ -77,7 +77,10 @@ impl PrologueArguments {
                 Some((name, _, Parameter::Number(number))) => {
                     (*name, OperandValue::Number(*number))
                 }
-                None => (ACTIVATIONS, OperandValue::Number(Number::Integer(0))),
+                // `operands` refuses lists.
+                None | Some((.., Parameter::List(_))) => {
+                    (ACTIVATIONS, OperandValue::Number(Number::Integer(0)))
+                }
             };
             (name, value)
         };

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::ReferenceError;
 use super::element::{Element, with_element};
-use super::scratch::{Region, ScratchMatrix, room};
+use super::scratch::{Region, ScratchMatrix, load_side_by_side, room};
 use crate::epilogue::{
     BinaryRecord, BoundEpilogue, ExpressionGraph, Fold, FoldRecord, Id, Kind, Node, RowReduction,
     Value, compute_type,
@@ -135,7 +135,7 @@ pub unsafe fn evaluate(
                 values.extend(elements(sums, rows, columns).map(|value| round(kind, value)))
             }
             // No output depends on the node.
-            Node::Panel(_) => {}
+            Node::Panel(_) | Node::Segment { .. } => {}
             Node::Product(_) => {
                 values.extend(elements(products, rows, columns).map(|value| round(kind, value)))
             }
@@ -149,6 +149,29 @@ pub unsafe fn evaluate(
                     values.extend(
                         elements(&scratch.operand, rows, columns).map(|value| round(kind, value)),
                     );
+                }
+                Value::Segment { .. } => {
+                    let further = graph.segments(input as usize);
+                    let of_list = std::iter::once(input as usize).chain(further);
+                    let segments: Vec<&View> = of_list
+                        .filter_map(|at| match &inputs[at] {
+                            Value::Segment { view, .. } => Some(view),
+                            _ => None,
+                        })
+                        .collect();
+                    let row = Region { rows: 0..1, ..region.clone() };
+                    // SAFETY: guaranteed by the caller; together, the vectors have the output's
+                    // columns.
+                    unsafe {
+                        load_side_by_side(
+                            &segments,
+                            &row,
+                            &mut scratch.operand,
+                            &mut scratch.result,
+                        )
+                    };
+                    let vector = scratch.operand.values.iter().map(|value| round(kind, *value));
+                    (0..rows).for_each(|_| values.extend(vector.clone()));
                 }
             },
             Node::Integer(value) => values.resize(rows * columns, round(kind, value as f64)),

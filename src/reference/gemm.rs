@@ -6,7 +6,7 @@ use super::ReferenceError;
 use super::epilogue::{EpilogueScratch, store_reductions, store_region, totals};
 use super::prologue::activations;
 use super::scales::{Origin, scale_factors};
-use super::scratch::{Region, ScratchMatrix, regions};
+use super::scratch::{Region, ScratchMatrix, load_side_by_side, regions};
 use crate::epilogue::BoundEpilogue;
 use crate::operand::{DType, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem};
@@ -72,7 +72,7 @@ unsafe fn multiply_at(
                     left.load(a, &across);
                     match panels.as_slice() {
                         [b] => right.load(b, &down),
-                        panels => load_panels(panels, &down, right, panel),
+                        panels => load_side_by_side(panels, &down, right, panel),
                     }
                     scale_factors(epilogue, origin, (left, &across), (right, &down));
                 }
@@ -105,38 +105,6 @@ unsafe fn multiply_at(
         unsafe { store_reductions(epilogue, *accumulator, &partials.collect::<Vec<_>>(), totals) };
     }
     Ok(())
-}
-
-/// Loads a region of several matrices side by side.
-///
-/// # Safety
-/// As for [`ScratchMatrix::load`], where the region is within the columns of all matrices.
-unsafe fn load_panels(
-    panels: &[&View],
-    region: &Region,
-    into: &mut ScratchMatrix,
-    panel: &mut ScratchMatrix,
-) {
-    let Region { batch, rows, columns } = region;
-    into.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
-    let mut first = 0;
-    for view in panels {
-        let end = first + view.shape[2];
-        let [from, to] = [columns.start, columns.end].map(|column| column.clamp(first, end));
-        if from < to {
-            let within =
-                Region { batch: *batch, rows: rows.clone(), columns: from - first..to - first };
-            // SAFETY: guaranteed by the caller.
-            unsafe { panel.load(view, &within) };
-            for row in 0..panel.rows {
-                for column in 0..panel.columns {
-                    let at = into.index(row, column + (from - columns.start) as usize);
-                    into.values[at] = panel.values[panel.index(row, column)];
-                }
-            }
-        }
-        first = end;
-    }
 }
 
 /// sum += left @ right in float64.

@@ -194,3 +194,35 @@ unsafe fn scatter<T: Element>(
         }
     }
 }
+
+/// Loads a region of several matrices side by side.
+///
+/// # Safety
+/// As for [`ScratchMatrix::load`], where the region is within the columns of all matrices.
+pub unsafe fn load_side_by_side(
+    views: &[&View],
+    region: &Region,
+    into: &mut ScratchMatrix,
+    scratch: &mut ScratchMatrix,
+) {
+    let Region { batch, rows, columns } = region;
+    into.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
+    let mut first = 0;
+    for view in views {
+        let end = first + view.shape[2];
+        let [from, to] = [columns.start, columns.end].map(|column| column.clamp(first, end));
+        if from < to {
+            let within =
+                Region { batch: *batch, rows: rows.clone(), columns: from - first..to - first };
+            // SAFETY: guaranteed by the caller.
+            unsafe { scratch.load(view, &within) };
+            for row in 0..scratch.rows {
+                for column in 0..scratch.columns {
+                    let at = into.index(row, column + (from - columns.start) as usize);
+                    into.values[at] = scratch.values[scratch.index(row, column)];
+                }
+            }
+        }
+        first = end;
+    }
+}

@@ -147,8 +147,11 @@ impl<M> Operands<M> {
         let is_same = |view: &View| view.byte_range() == output.byte_range();
         own.any(is_same)
             || of_epilogue.any(|value| match value {
-                Value::Tensor(view) | Value::Factor(view) | Value::Panel(view) => is_same(view),
                 Value::Scalar(_) => false,
+                Value::Tensor(view)
+                | Value::Factor(view)
+                | Value::Panel(view)
+                | Value::Segment { view, .. } => is_same(view),
             })
     }
 }

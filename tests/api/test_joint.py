@@ -3,7 +3,7 @@
 import cutlass_api
 import pytest
 import torch
-from cutlass_api._core import launch_gemm
+from cutlass_api._core import describe_epilogue, launch_gemm
 from cutlass_api.arguments import (
     EpilogueArguments,
     GemmArguments,
@@ -46,8 +46,39 @@ def test_launch_gemm_takes_a_list():
         out = torch.zeros(5, 6)
         launch_gemm(a, first, out=out)
         assert_close(out, torch.cat([a @ b for b in first], 1))
-    with pytest.raises(TypeError, match="a list of matrices, and an epilogue is passed"):
-        launch_gemm(a, matrices, out=out, epilogue="def f(accum):\n    D = accum\n    return D\n")
+    with pytest.raises(TypeError, match="operands are passed without an epilogue"):
+        launch_gemm(a, matrices, 2.0, out=out)
+
+
+ADD = "def f(accum, bias, s):\n    D = (accum + bias) * s\n    return D\n"
+
+
+def vectors(*lengths):
+    return [coarse(n) for n in lengths]
+
+
+def test_an_operand_may_be_a_list_of_vectors():
+    a, matrices, out = coarse(5, 8), [coarse(4, 8).mT, coarse(2, 8).mT], torch.zeros(5, 6)
+    bias, others = vectors(4, 2), vectors(4, 2)
+
+    def wanted(bias):
+        return torch.cat([a @ b + c for b, c in zip(matrices, bias, strict=True)], 1) * 2
+
+    launch_gemm(a, matrices, others, 2, out=out, epilogue=ADD)
+    assert_close(out, wanted(others))
+    epilogue = EpilogueArguments(ADD, bias=bias, s=2, D=out)
+    assert epilogue.parameters[0] is bias and "bias=[float32[4], float32[2]]" in repr(epilogue)
+    args = GemmArguments(a, matrices, out, torch.float32, epilogue=epilogue)
+    launch = cutlass_api.get_kernels(args)[0].bind(args)
+    assert "bias_1: float32 for each column of a matrix B" in describe_epilogue(args)
+    launch(bias=others[0], bias_1=others[1])
+    assert_close(out, wanted(others))
+    launch()
+    assert_close(out, wanted(bias))
+    with pytest.raises(TypeError, match="bias is a list; pass a tensor or a number, or a list"):
+        with_vectors(coarse(4), 2.0)
+    with pytest.raises(ValueError, match="bias is a vector of a list, but a number was passed"):
+        launch_gemm(a, matrices, [2.0, coarse(2)], 2, out=out, epilogue=ADD)
 
 
 def test_a_bound_launch_takes_other_matrices():
@@ -75,7 +106,26 @@ def with_other(other):
 
 
 REDUCING = "def f(accum):\n    D = accum\n    S = sum(accum, dim=-1)\n    return D, S\n"
+
+
+def with_vectors(*bias, matrices=((4, 8), (2, 8)), out=(5, 6)):
+    epilogue = EpilogueArguments(ADD, bias=list(bias), s=2, D=torch.zeros(*out))
+    return arguments(matrices=matrices, out=out, epilogue=epilogue)
+
+
 REFUSED = {
+    "bias is a list of 1 vectors, but B is a list of 2": lambda: with_vectors(*vectors(6)),
+    r"bias_1 is float32 with shape \[3\] .* must be float32 with shape \[2\]": lambda: with_vectors(
+        *vectors(4, 3)
+    ),
+    "bias_1 is float16 with shape .* must be float32": lambda: with_vectors(
+        coarse(4), coarse(2).half()
+    ),
+    "bias is float32 .*, and contiguous": lambda: with_vectors(coarse(8)[::2], coarse(2)),
+    "bias is a list of vectors, but B is one matrix": lambda: GemmArguments(
+        *(coarse(5, 8), coarse(8, 6), torch.zeros(5, 6), torch.float32),
+        epilogue=EpilogueArguments(ADD, bias=vectors(4, 2), s=2, D=torch.zeros(5, 6)),
+    ),
     "B is a list of 1 matrices; kernels take from 2 to 4": lambda: arguments(matrices=[(6, 8)]),
     "B is a list of 5 matrices; kernels take from 2 to 4": lambda: arguments(
         matrices=[(1, 8)] * 5, out=(5, 5)

@@ -3,7 +3,7 @@
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import GemmArguments
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from support.compiling import check_code, demanding
 from support.epilogues import CASES, REDUCTIONS, fake_fused, fused, shape_of
 from support.helpers import fake, run_python, spilled_bytes
@@ -20,6 +20,9 @@ COMPILED = [
     (torch.int8, torch.float16, torch.int32),
     (torch.int8, torch.int8, torch.int32),
 ]
+
+
+BIAS = "def f(accum, bias):\n    D = accum + bias\n    return D\n"
 
 
 def assert_compiles(kernel, args, cc=90):
@@ -156,9 +159,9 @@ def test_kernels_of_two_products_spill_nothing(m):
     check_code(demanding(designs.values(), 12), args)
 
 
-@pytest.mark.parametrize("m", [16, 2048])
-def test_kernels_of_several_matrices_b_spill_nothing(m):
-    args = joint_arguments(m)
+@pytest.mark.parametrize("m, epilogue", [(16, None), (2048, BIAS)], ids=["plain", "biases"])
+def test_kernels_of_several_matrices_b_spill_nothing(m, epilogue):
+    args = joint_arguments(m, epilogue)
     designs = {}
     for kernel in cutlass_api.get_kernels(args, cc=90):
         design = kernel.metadata.design
@@ -173,14 +176,17 @@ def test_kernels_of_several_matrices_b_spill_nothing(m):
     check_code(demanding(designs.values(), 12), args)
 
 
-def joint_arguments(m):
+def joint_arguments(m, epilogue=None):
     a, out = fake(m, 4096, dtype=torch.bfloat16), fake(m, 6144, dtype=torch.bfloat16)
     matrices = [fake(4096, n, dtype=torch.bfloat16, layout="n") for n in (4096, 1024, 1024)]
-    return GemmArguments(a, matrices, out, torch.float32)
+    if epilogue:
+        bias = [fake(matrix.shape[1], dtype=torch.bfloat16) for matrix in matrices]
+        epilogue = EpilogueArguments(epilogue, bias=bias, D=out)
+    return GemmArguments(a, matrices, out, torch.float32, epilogue=epilogue)
 
 
 def test_an_artifact_of_several_matrices_b_finds_its_kernel():
-    args = joint_arguments(64)
+    args = joint_arguments(64, BIAS)
     assert_compiles(cutlass_api.get_kernels(args, cc=90)[0], args)
 
 

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import cutlass_api
 import torch
-from cutlass_api import Kernel
-from cutlass_api.arguments import GemmArguments
+from cutlass_api import Kernel, arguments
 
 from support.emulation import dual_parts, few, finish
 from support.joint import CASES, JointTrial
 from support.properties import family_of
+
+BIAS = "def f(accum, bias):\n    D = accum + bias\n    return D\n"
 
 
 def joint_parts(kernel: Kernel) -> Iterator[object]:
@@ -49,13 +50,15 @@ def moved() -> None:
         a = torch.randn(8, 256, generator=generator).half()
         matrices = [torch.randn(n, 256, generator=generator).half().mT for n in columns]
         out = torch.full((8, 256), torch.nan).half()
-        args = GemmArguments(a, matrices, out, torch.float32)
+        bias = [torch.randn(n, generator=generator).half() for n in columns]
+        epilogue = arguments.EpilogueArguments(BIAS, bias=bias, D=out)
+        args = arguments.GemmArguments(a, matrices, out, torch.float32, epilogue=epilogue)
         kernels = {type(kernel): kernel for kernel in reversed(cutlass_api.get_kernels(args))}
         artifacts = artifacts or {of: (each, each.compile(args)) for of, each in kernels.items()}
         assert len(artifacts) == 2
         for kernel, artifact in artifacts.values():
             kernel.run(args, artifact)
-            sums = torch.cat([a.double() @ b.double() for b in matrices], 1)
+            sums = torch.cat([a.double() @ b.double() for b in matrices], 1) + torch.cat(bias)
             if not torch.allclose(out.double(), sums, atol=0.05, rtol=1e-2):
                 failures.append(f"{kernel.metadata.kernel_name} of {columns}")
             out.fill_(torch.nan)

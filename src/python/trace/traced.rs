@@ -74,6 +74,7 @@ impl TracedEpilogue {
             Node::Input(at) => ("input", at).into_pyobject(py),
             Node::Product(at) => ("product", at).into_pyobject(py),
             Node::Panel(at) => ("panel", at).into_pyobject(py),
+            Node::Segment { input, .. } => ("segment", input).into_pyobject(py),
             Node::Integer(value) => ("number", value).into_pyobject(py),
             Node::Float(bits) => ("number", f64::from_bits(bits)).into_pyobject(py),
             Node::Unary(operation, of) => (operation.name(), of).into_pyobject(py),
