@@ -111,18 +111,19 @@ def grouped_samples(t: Make) -> Any:
     yield t(5, 8), t(2, 8, 6), ends([0, 5])
 
 
-def layers(x: Tensor, *weights: Tensor) -> Any:
-    return torch.cat([torch.nn.functional.linear(x, weight) for weight in weights], -1)
+def layers(x: Tensor, count: int, *tensors: Tensor) -> Any:
+    weights, biases = tensors[:count], tensors[count:] or [None] * count
+    return torch.cat(list(map(partial(torch.nn.functional.linear, x), weights, biases)), -1)
 
 
-def joint(x: Tensor, *weights: Tensor) -> Any:
-    return torch.cat(cutlass_api.linears(x, weights), -1)
+def joint(x: Tensor, count: int, *tensors: Tensor) -> Any:
+    return torch.cat(cutlass_api.linears(x, tensors[:count], tensors[count:] or None), -1)
 
 
 def joint_samples(t: Make) -> Any:
-    yield t(4, 8), t(6, 8), t(2, 8)
-    yield t(2, 3, 8), t(6, 8), t(6, 8), t(1, 8)
-    yield t(8), t(2, 8), t(3, 8), t(4, 8), t(5, 8)
+    yield t(4, 8), 2, t(6, 8), t(2, 8)
+    yield t(2, 3, 8), 3, t(6, 8), t(6, 8), t(1, 8), t(6), t(6), t(1)
+    yield t(8), 4, t(2, 8), t(3, 8), t(4, 8), t(5, 8)
 
 
 CASES = (

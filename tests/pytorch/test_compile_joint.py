@@ -158,7 +158,7 @@ def test_rows_of_any_number(enabled) -> None:
 
 def test_the_operator_of_a_model_is_lowered(enabled) -> None:
     def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        out = torch.ops.cutlass_api.joint_linear(x, weights)
+        out = torch.ops.cutlass_api.joint_linear(x, weights, [])
         return out @ out.mT
 
     inputs = operands(*SHAPES)

@@ -137,7 +137,7 @@ GRADIENTS = {
         (rand(4, 8, 12), rand(16, 12), rand(16), "gelu"),
         (rand(4, 8, 12), rand(16, 12), rand(16), "relu"),
     ],
-    "joint_linear": [(rand(4, 8, 12), [rand(16, 12), rand(8, 12)])],
+    "joint_linear": [(rand(4, 8, 12), [rand(16, 12), rand(8, 12)], [rand(16), rand(8)])],
     "grouped_mm": [(rand(9, 12), rand(3, 12, 16), ends(4, 4, 9))],
     "mixed_mm": [(rand(8, 12).half(), integers(12, 16), scales(16))],
     "quantized_linear": [(rand(8, 128).half(), *int4(16, 128, 32))],

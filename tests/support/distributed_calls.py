@@ -72,8 +72,8 @@ CALLS = {
         ("n k + +", rand(12), rand(16, 12)),
     ],
     "joint_linear": [
-        ("m0 k +", rand(8, 12), [rand(16, 12), rand(8, 12)]),
-        ("m0 m1 k +", rand(4, 8, 12), [rand(16, 12), rand(8, 12)]),
+        ("m0 k +", rand(8, 12), [rand(16, 12), rand(8, 12)], []),
+        ("m0 m1 k +", rand(4, 8, 12), [rand(16, 12), rand(8, 12)], [rand(16), rand(8)]),
     ],
     "linear_forward": [
         ("m0 n k + +", rand(8, 12), rand(16, 12), rand(16)),

@@ -21,7 +21,7 @@ from cutlass_api.inductor._torch import (
     size_hints,
     utils,
 )
-from cutlass_api.ops import _epilogues, _quantized_linear, _scales
+from cutlass_api.ops import _epilogues, _joint, _quantized_linear, _scales
 from cutlass_api.ops._library import rows_of
 from cutlass_api.ops._linear import bias_of_rows, matrix
 
@@ -125,21 +125,29 @@ def quantized_linear_arguments(
 
 
 def joint_linear(
-    input: torch.Tensor, *weights: torch.Tensor, out: torch.Tensor, kernel: str | None = None
+    input: torch.Tensor,
+    *layers: torch.Tensor,
+    out: torch.Tensor,
+    weights: int,
+    kernel: str | None = None,
 ) -> None:
-    """The operator, by a kernel."""
-    columns = [weight.t() for weight in weights]
-    _core.launch_gemm(rows_of(input), columns, out=matrix(out), kernel=kernel)
+    """The operator, by a kernel. layers: so many weights, then their biases."""
+    _joint.launch_at_once(
+        *(rows_of(input), layers[:weights], layers[weights:], matrix(out)), kernel=kernel
+    )
 
 
 def joint_linear_arguments(
-    out: torch.Tensor, input: torch.Tensor, *weights: torch.Tensor
+    out: torch.Tensor, input: torch.Tensor, *layers: torch.Tensor, weights: int
 ) -> GemmArguments:
     """The product that a call of `joint_linear` launches."""
+    target, epilogue = matrix(out), None
     with V.fake_mode:
-        rows, columns = rows_of(input), [weight.t() for weight in weights]
-    of_sums = accumulator(input.dtype, weights[0].dtype)
-    return GemmArguments(rows, columns, matrix(out), of_sums)
+        rows, columns = rows_of(input), [weight.t() for weight in layers[:weights]]
+    if layers[weights:]:
+        epilogue = EpilogueArguments(_epilogues.BIAS, bias=list(layers[weights:]), D=target)
+    of_sums = accumulator(input.dtype, layers[0].dtype)
+    return GemmArguments(rows, columns, target, of_sums, epilogue=epilogue)
 
 
 class BenchmarkRequest(ExternKernelGPUBenchmarkRequest):

@@ -138,7 +138,7 @@ def _added(graph: fx.Graph, products: Sequence[fx.Node]) -> fx.Node:
     value = value_of(first)
     with graph.inserting_before(first):
         weights = [_weight(graph, product.args[1]) for product in products]
-        node = graph.call_function(OPS.joint_linear.default, (first.args[0], weights))
+        node = graph.call_function(OPS.joint_linear.default, (first.args[0], weights, []))
     columns = sum(value_of(product).shape[1] for product in products)
     node.meta["val"] = value.new_empty((value.shape[0], columns))
     node.meta[_lowering.REPLACED] = _separate(len(products), at_once=True)

@@ -193,9 +193,10 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 def _candidates(offer: Lowering, nodes: Sequence[Any], layout: Any) -> list[Any]:
     """The kernels that rank first."""
     count = candidate_count()
-    if offer.is_joint:
-        make = ours.joint_linear_arguments
-        return list(ours.callers(count, ours.JOINT_LINEAR, nodes, layout, make))
+    if offer.joint:
+        joint = {"weights": offer.joint}
+        make = partial(ours.joint_linear_arguments, **joint)
+        return list(ours.callers(count, ours.JOINT_LINEAR, nodes, layout, make, **joint))
     if offer.weight is not None:
         options = {"names": tuple(offer.operands), **offer.weight}
         make = partial(ours.quantized_linear_arguments, **options)

@@ -12,6 +12,7 @@ from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
 SUM = "def epilogue(accum, input): D = accum + input; return D"
 SCALED = "def epilogue(accum, input, alpha): D = accum * alpha; return D"
 SCALED_SUM = "def epilogue(accum, input, beta, alpha): D = accum * alpha + input * beta; return D"
+BIAS = "def epilogue(accum, bias): D = accum + bias; return D"
 #: Operations of which one float operand makes all operands floats.
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 #: Activations whose derivative depends on their argument. That of the others is a function of the

@@ -95,8 +95,8 @@ class Lowering(NamedTuple):
     for its members. ``epilogue``: the source of the epilogue; None: the product itself.
     ``out_dtype``: the dtype of the output. ``offsets``: the argument that holds the offsets of a
     grouped product. ``weight``: of a weight whose fields are among the operands, the name of its
-    class, and the activation. ``is_joint``: whether all operands but the first are weights of one
-    product.
+    class, and the activation. ``joint``: how many of the operands behind the first are weights of
+    one product; biases follow them. 0 for another product.
     """
 
     operands: Sequence[str] = ()
@@ -105,7 +105,7 @@ class Lowering(NamedTuple):
     fast_sums: bool = False
     offsets: str | None = None
     weight: dict[str, Any] | None = None
-    is_joint: bool = False
+    joint: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -48,18 +48,22 @@ def linear(
     return OPS.linear(input, weight, bias, activation)
 
 
-def linears(input: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """input @ weight.T of each weight, in one launch: the projections of attention, for example.
+def linears(
+    input: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None
+) -> list[Tensor]:
+    """input @ weight.T + bias of each weight, in one launch: the projections of attention, for
+    example.
 
-    ``input`` has shape (*, K), the weights (N_i, K). The results are views of one tensor: its
-    columns side by side. Kernels take 2 to 4 weights in float16 or bfloat16 whose rows are
-    contiguous, with a multiple of 16 rows each, but for the last one; for many rows of ``input``,
-    multiples of 64 to 256 are faster. Other weights take a launch each. Differentiates, traces and
-    follows autocast, as :func:`linear` does.
+    ``input`` has shape (*, K), the weights (N_i, K), the biases (N_i,), one for each weight. The
+    results are views of one tensor: its columns side by side. Kernels take 2 to 4 weights in
+    float16 or bfloat16 whose rows are contiguous, with a multiple of 16 rows each, but for the last
+    one, and contiguous biases of one dtype; for many rows of ``input``, multiples of 64 to 256 are
+    faster. Other layers take a launch each. Differentiates, traces and follows autocast, as
+    :func:`linear` does.
 
     Raises ValueError if shapes do not match or no kernel serves the dtypes.
     """
-    return split(OPS.joint_linear(input, list(weights)), weights)
+    return split(OPS.joint_linear(input, list(weights), list(biases or ())), weights)
 
 
 def quantized_linear(
