@@ -20,7 +20,7 @@ use crate::problem::{OperandValue, Problem, ProblemError};
 pub fn matrices_of<'py>(b: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
     match members_of(b)? {
         // What is no tensor is refused as such.
-        Some(matrices) if !matrices.iter().any(has_shape) => Ok(None),
+        Some(matrices) if !matrices.iter().any(is_array) => Ok(None),
         Some(matrices) if matrices.len() < 2 => {
             let (count, limit) = (matrices.len(), Joint::MOST);
             Err(ProblemError::JointCount { count, limit }.into())
@@ -29,8 +29,8 @@ pub fn matrices_of<'py>(b: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Bound<'py,
     }
 }
 
-fn has_shape(object: &Bound<'_, PyAny>) -> bool {
-    object.hasattr("shape").unwrap_or(false)
+fn is_array(object: &Bound<'_, PyAny>) -> bool {
+    ["shape", "__dlpack__"].iter().any(|name| object.hasattr(*name).unwrap_or(false))
 }
 
 /// Checks that a list of vectors has one for each matrix.
