@@ -50,6 +50,7 @@ from support.properties import (
     layouts_of,
     rounds_to_tf32,
     sample,
+    some,
     types_of,
 )
 
@@ -204,7 +205,7 @@ def views() -> None:
         for shape in [(67, 131, 61), (3, 37, 53, 29)]
         for name in in_all_forms("ttt", len(shape) == 4)
     ]
-    for at, (shape, name) in enumerate(forms):
+    for at, (shape, name) in some(enumerate(forms)):
         layout = LAYOUTS[at % len(LAYOUTS)]
         form = {name: in_all_forms(layout, len(shape) == 4)[name]}
         for types in [half] if at % 4 else [half, others[at // 4 % len(others)]]:
@@ -218,7 +219,7 @@ def shapes() -> None:
     """Extents of 0, 1 and 2, K = 0, long and thin matrices; infinities and NaN in the inputs."""
     failures = []
     small = [shape for shape in SHAPES if prod(shape) < 300_000]
-    for at, shape in enumerate(small):
+    for at, shape in some(enumerate(small)):
         types, layout = THOROUGH[at % len(THOROUGH)], LAYOUTS[at % len(LAYOUTS)]
         form = {"tight": in_all_forms(layout, len(shape) == 4)["tight"]}
         failures += try_all(types, shape, form, layout, Uncompiled(), tf32=False)

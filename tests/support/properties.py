@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import environ
+from typing import Any
 
 import cutlass_api
 import torch
@@ -16,6 +17,12 @@ from support.helpers import FLOAT8
 #: One of so many kernels of a sample is compiled, or executed by the emulator: all with
 #: TEST_KERNELS=all (`make test-kernels`), since NVRTC takes half a second of each.
 SPARSE = 1 if environ.get("TEST_KERNELS") == "all" else 6
+
+
+def some(cases: Iterable[Any]) -> list[Any]:
+    """Every second one of the cases, or all with all kernels."""
+    return list(cases)[:: 1 if SPARSE == 1 else 2]
+
 
 # ---- kernels -------------------------------------------------------------------------------------
 
