@@ -3,7 +3,9 @@
 import json
 import math
 import sys
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -256,3 +258,20 @@ def test_the_fastest_are_found_on_a_chip_that_slows_down(monkeypatch) -> None:
     assert timing.sift([], 5) == ({}, {})
     few = {"a": Heated(10), "b": Heated(11)}
     assert set(timing.sift(few.items(), 5)[1]) == {"a", "b"}
+
+
+@pytest.mark.parametrize("sets, launched", [(1, 8), (3, 9), (8, 8), (20, 20)])
+def test_a_graph_has_several_launches_of_all_sets(monkeypatch, sets, launched):
+    """Captures without a GPU: graphs and streams do nothing."""
+    for name in ("CUDAGraph", "stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, mock.MagicMock())
+    monkeypatch.setattr(timing, "between_events", lambda replay, replays: 9.0 * launched)
+    calls = []
+    launches = [partial(calls.append, at) for at in range(sets)]
+    timed = timing.capture(mock.MagicMock(), launches)
+    # The first one before, to be compiled.
+    assert calls == [0, *(at % sets for at in range(launched))]
+    assert timed.turn() == 9.0
+    calls.clear()
+    timing.capture(mock.MagicMock(), launches, least=1)
+    assert calls == [0, *range(sets)]

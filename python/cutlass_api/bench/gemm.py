@@ -2,7 +2,7 @@
 
 Each shape has several sets of operands, together larger than twice the L2 cache (200 sets at most),
 with random values, since zeros draw less power. Each method is captured in a CUDA graph that runs
-all sets. The methods take turns; the result is the median over rounds.
+all sets, in 8 launches or more. The methods take turns; the result is the median over rounds.
 
 All kernels of a shape compete (`simt` only without other families): halving rounds drop the slower
 half until a few remain, which are timed in more rounds with the kernel that `get_kernels` ranks

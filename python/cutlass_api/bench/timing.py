@@ -12,6 +12,9 @@ from cutlass_api.tuning._search import TURN_SECONDS, Timed, in_turns, sift
 ROUNDS = 15
 #: Kernels that all rounds time.
 FINALISTS = 5
+#: Launches of a graph at least. The start of a graph takes a few microseconds, and the launches of
+#: a model's graph, which are hundreds, overlap with each other.
+LAUNCHES = 8
 
 
 def between_events(call: Callable[[], Any], count: int) -> float:
@@ -32,14 +35,16 @@ def repeated(launch: Callable[[], Any], seconds: float = TURN_SECONDS) -> Timed:
     return Timed(partial(between_events, launch), 1, seconds)
 
 
-def capture(stream: Any, launches: Iterable[Callable[[], Any]]) -> Timed:
-    """Captures launches, one for each set of operands, on a stream. Runs the first one before, so
-    that what it calls is compiled and tuned."""
+def capture(stream: Any, launches: Iterable[Callable[[], Any]], least: int = LAUNCHES) -> Timed:
+    """Captures launches, one for each set of operands, on a stream; all of them again until there
+    are ``least``. Runs the first one before, so that what it calls is compiled and tuned.
+    """
     import torch
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         launches = list(launches)
+        launches *= -(-least // len(launches))
         launches[0]()
         stream.synchronize()
         with torch.cuda.graph(graph, stream=stream):
