@@ -7,6 +7,7 @@ import cutlass_api.inductor
 import pytest
 import torch
 import torch.nn.functional as F
+from cutlass_api.bench.generated_code import launches
 from support.pretended_gpu import lower, lower_training, run_on_the_cpu
 from support.torch_compile import (
     HALVES,
@@ -22,6 +23,7 @@ from support.torch_compile import (
     swiglu,
     tensors,
 )
+from torch._inductor.graph import GraphLowering
 
 
 def mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
@@ -220,3 +222,25 @@ def test_an_operand_that_depends_on_the_product_is_no_operand(enabled) -> None:
 
     lowered = lower(function, tensors(X, W))
     assert "mm_epilogue" not in str(lowered.graph)
+
+
+@pytest.mark.parametrize(("function", "products"), [(relu_of_linear, 1), (swiglu, 2)])
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_what_fuses_with_a_norm_behind_takes_no_time(
+    function: Any, products: int, has_norm: bool, enabled, monkeypatch
+) -> None:
+    monkeypatch.setattr(GraphLowering, "compile_to_module", lambda graph: graph.codegen()[0].value)
+    found: list[int] = []
+
+    def prefers(choice: Any) -> bool:
+        if is_replaced(choice) and choice.at == 0:
+            code = choice._compile_for_benchmarking()
+            found.append(launches(code.split("def call")[1]).total())
+        return is_ours(choice)
+
+    def layer(x: torch.Tensor, last: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        y = function(x, *weights)
+        return F.rms_norm(y.float(), y.shape[-1:]).to(y.dtype) * last if has_norm else y
+
+    lower(layer, tensors((8, 96), (128,), *[(128, 96)] * products), prefers=prefers)
+    assert found == [products if has_norm else products + 1]

@@ -47,6 +47,13 @@ def test_models_have_as_many_launches_as_without_us_at_most(name: str, count: in
     assert without_paths(torchs) == without_paths(theirs)
 
 
+def test_a_model_of_one_row_compiles_as_without_us() -> None:
+    """Inductor decomposes its products."""
+    theirs = lower_model("llama", 1, lambda choice: True)
+    ours = with_us("llama", 1, is_ours)
+    assert without_paths(ours) == without_paths(theirs) and not ours.choices
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_q_k_and_v_of_some_rows_are_one_launch(name: str) -> None:
     ours, theirs = with_us(name, 8, is_ours), lower_model(name, 8, lambda choice: True)

@@ -149,59 +149,51 @@ TUNED = {"coordinate_descent_tuning": True}
 
 VECTORS: Cases = {
     "row": (lambda x, w: torch.relu(F.linear(x, w)), [(1, 256), (320, 256)]),
+    "alone": (F.linear, [(1, 256), (320, 256)]),
     "batch of one row": (
         lambda x, w, y: y + F.linear(x, w),
         [(1, 1, 256), (320, 256), (1, 1, 320)],
     ),
     "column": (lambda a, b: torch.relu(a @ b), [(320, 256), (256, 1)]),
-    "row, activation and residual": (
-        lambda x, w, y: y + F.silu(F.linear(x, w)),
-        [(1, 256), (320, 256), (1, 320)],
-    ),
     "SwiGLU": (swiglu, [(1, 256), (320, 256), (320, 256)]),
-    "factor of float32 arithmetic": (
-        lambda x, w: torch.relu(F.linear((x.float().square() + 1).to(x.dtype), w)),
+    "norm": (
+        lambda x, w: F.linear(F.rms_norm(x, x.shape[-1:]), w),
+        [(1, 256), (320, 256)],
+    ),
+    "followed by a reduction": (lambda x, w: F.linear(x, w).sum(), [(1, 256), (320, 256)]),
+    "casts to float32": (
+        lambda x, w: torch.relu(F.linear(x.float(), w.float())),
+        [(1, 256), (320, 256)],
+    ),
+    "computed integers": (
+        lambda x, w: torch.relu(F.linear(x, w.to(torch.int8).to(x.dtype))),
         [(1, 256), (320, 256)],
     ),
 }
 
 
+@pytest.mark.parametrize("fuse", [True, False], ids=["fuse", "no fusion"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", VECTORS)
-def test_what_follows_a_product_of_one_row_or_column_is_fused(name: str, dtype, enabled) -> None:
+def test_products_of_one_row_or_column_stay_inductor_s(name: str, dtype, fuse) -> None:
+    """Inductor decomposes them, and fuses them with what stands around them."""
     function, shapes = VECTORS[name]
     inputs = tensors(*shapes, dtype=dtype)
-    ours = lower(function, inputs, prefers=is_ours, **TUNED)
-    assert ours.code.count("extern_kernels.cutlass_api_gemm(") == 1
-    (choices,) = ours.choices
-    assert [is_replaced(choice) for choice in choices].count(True) == 1
-    if "triton" not in ours.call:
-        assert_close(run_on_the_cpu(ours, inputs), function, inputs)
-    else:  # the other product in float32, or the arithmetic of a factor
-        assert name in ("SwiGLU", "factor of float32 arithmetic")
-    theirs = lower(function, inputs, prefers=is_replaced, **TUNED)
-    call = theirs.call
-    assert "extern_kernels" not in call and "triton_" in call, "the decomposition is inlined"
-
-
-ROWS: dict[str, Callable[..., Any]] = {
-    "alone": F.linear,
-    "of casts to float32": lambda x, w: torch.relu(F.linear(x.float(), w.float())),
-    "of computed integers": lambda x, w: torch.relu(F.linear(x, w.to(torch.int8).to(x.dtype))),
-    "of wide integers": lambda x, w: torch.relu(F.linear(x, w.to(x.dtype))),
-}
-
-
-@pytest.mark.parametrize("fuse", [True, False], ids=["fuse", "no fusion"])
-@pytest.mark.parametrize("name", [*ROWS, "followed by a reduction"])
-def test_other_products_of_one_row_stay_inductor_s(name: str, fuse: bool) -> None:
-    function = ROWS.get(name, lambda x, w: F.linear(x, w).sum())
-    x, w = tensors((1, 256), (320, 256))
-    inputs = [x, w.to(torch.int32) if name == "of wide integers" else w]
+    theirs = lower(function, inputs, **TUNED)
     with cutlass_api.inductor.enabled(fuse=fuse):
         lowered = lower(function, inputs, prefers=is_ours, **TUNED)
-    call = lowered.call
-    assert "extern_kernels" not in call and "triton_" in call and not lowered.choices
+    assert lowered.call == theirs.call and "triton_" in lowered.call and not lowered.choices
+
+
+@pytest.mark.parametrize("dtypes", [(HALVES[0], torch.int32), (torch.float8_e4m3fn, HALVES[0])])
+def test_rows_of_other_integers_and_of_float8_stay_inductor_s(dtypes, enabled) -> None:
+    x, w = (torch.ones(rows, 256).to(to) for rows, to in zip((1, 320), dtypes, strict=True))
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.linear(x.to(HALVES[0]), w.to(HALVES[0])).relu()
+
+    lowered = lower(function, [x, w], prefers=is_ours, **TUNED)
+    assert "triton_" in lowered.call and not lowered.choices
 
 
 INTEGER_ROWS: dict[str, Callable[..., torch.Tensor]] = {

@@ -158,9 +158,6 @@ class BenchmarkRequest(ExternKernelGPUBenchmarkRequest):
 class Caller(ExternKernelCaller):
     """One of our kernels for one product."""
 
-    #: The key of what is timed with it (`_surroundings`).
-    surroundings = ""
-
     def __init__(self, choice: ExternKernelChoice, nodes: Any, layout: Layout, **kwargs: Any):
         #: The kernel and FakeTensor arguments to compile it for.
         self.compilation = kwargs.pop("compilation", None)
@@ -168,9 +165,6 @@ class Caller(ExternKernelCaller):
         self.description = kwargs.get("kernel") or "chosen by shape"
         if isinstance(self.bmreq, ExternKernelGPUBenchmarkRequest):
             self.bmreq.__class__ = BenchmarkRequest
-
-    def hash_key(self) -> str:
-        return f"{super().hash_key()}{self.surroundings}"
 
     def output_node(self) -> Any:
         record_winner(self)

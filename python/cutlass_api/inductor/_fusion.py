@@ -30,8 +30,14 @@ from cutlass_api.inductor._products import (
     replace_unhandled,
     restore_vector_product,
 )
-from cutlass_api.inductor._regions import fitting, grown, partly_replaced, seconds, served
-from cutlass_api.inductor._surroundings import Surroundings, has_fused_users, surroundings
+from cutlass_api.inductor._regions import (
+    fitting,
+    grown,
+    has_fused_users,
+    partly_replaced,
+    seconds,
+    served,
+)
 from cutlass_api.inductor._torch import CustomGraphPass, V, autotunes, config
 from cutlass_api.inductor._trials import Trial, is_partly
 
@@ -138,7 +144,8 @@ def _proposals(graph: fx.Graph, fuses: bool) -> list[Proposal | JointProposal]:
         replaced = replace_unhandled(graph, node)
         if replaced is None:
             node = replace_mixed(graph, node)
-            proposal = _fused(graph, node, fuses, regions) if is_product(node) else None
+            fits = is_product(node) and not is_vector_product(node)
+            proposal = _fused(graph, node, fuses, regions) if fits else None
             if proposal is not None:
                 found.append(proposal)
             elif is_call(node, MIXED) and _lowering.REPLACED in node.meta:
@@ -179,13 +186,9 @@ def _proposed(graph: fx.Graph, epilogue: Epilogue | None, regions: set[fx.Node])
         if fused is not None:
             of_one = Proposal(Trial(fused), origin, _of_first(region))
     inside = _inside(region)
-    is_vector = is_vector_product(region.product)
-    has_alone = not is_vector and has_fused_users(inside, regions)
-    alone = epilogue.products_alone() if has_alone else None
-    node = epilogue.replace(graph, partly)
-    around = _around(inside, node, regions) if is_vector else None
+    alone = epilogue.products_alone() if has_fused_users(inside, regions) else None
     regions.update(inside)
-    return Proposal(Trial(node, around, alone), origin, region, of_one)
+    return Proposal(Trial(epilogue.replace(graph, partly), alone), origin, region, of_one)
 
 
 def _inside(region: Region) -> list[fx.Node]:
@@ -194,18 +197,6 @@ def _inside(region: Region) -> list[fx.Node]:
     # Of a product that Inductor decomposed, the region begins with the sum.
     inside |= {user for node in inside if is_of_mm(node) for user in node.users if is_of_mm(user)}
     return sorted(inside)
-
-
-def _around(
-    inside: Sequence[fx.Node], operator: fx.Node, regions: set[fx.Node]
-) -> Surroundings | None:
-    """What stands around a region that an operator has replaced, in the original graph."""
-    inputs: list[Any] = []
-    for arg in operator.all_input_nodes:
-        while origin_of(arg) is None and len(arg.all_input_nodes) == 1:
-            arg = arg.all_input_nodes[0]  # what a reshape or cast reads that the pass has added
-        inputs.append(origin_of(arg))
-    return surroundings(inside, [each for each in inputs if each], regions)
 
 
 def _of_first(region: Region) -> Region:

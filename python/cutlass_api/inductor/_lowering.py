@@ -51,8 +51,6 @@ PARTLY_REPLACED = "cutlass_api_partly_replaced"
 #: (`_trials`).
 CHOSEN = "cutlass_api_chosen"
 
-#: The key of what stands around the operations that the node replaces (`_surroundings`).
-SURROUNDINGS = "cutlass_api_surroundings"
 #: The key of the products among the operations that the node replaces, if the others take no time.
 ALONE = "cutlass_api_alone"
 
@@ -70,9 +68,6 @@ class ReplacedCaller(SubgraphChoiceCaller):
     comparison, beside our kernels; None: all that the user configured. alone: what is timed in
     place of all operations.
     """
-
-    #: The key of what is timed with them (`_surroundings`).
-    surroundings = ""
 
     def __init__(
         self,
@@ -107,7 +102,7 @@ class ReplacedCaller(SubgraphChoiceCaller):
 
     def hash_key(self) -> str:
         alone = "" if self._alone is None else self._alone.graph
-        return f"{super().hash_key()}{self.surroundings}{alone}"
+        return f"{super().hash_key()}{alone}"
 
     def output_node(self) -> Any:
         ours.record_winner(self)
@@ -161,10 +156,7 @@ def _lower(operator: Operator, call: Call) -> Any:
         choices.append(ReplacedCaller(at, module, nodes, layout, boxes, backends, alone))
     if not choices:
         return None
-    around = node.meta.get(SURROUNDINGS)
-    if time_alike(choices) and around is not None:
-        for choice in choices:
-            around.add_to(choice, is_whole=isinstance(choice, ReplacedCaller) and choice.at == 0)
+    time_alike(choices)
     result = autotune_select_algorithm(
         f"cutlass_api_{operator.name}",
         choices,

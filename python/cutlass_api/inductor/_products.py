@@ -1,7 +1,7 @@
 """Products in a post-grad graph for which Inductor's handler offers no choices: grouped and scaled
 products, and those of a float matrix and one that was cast from 8 bits, become operators of ours,
 whose lowering (`_lowering`) also times the operations that they replace. Products of a single row
-or column, which Inductor decomposes, are restored so that what follows them can be fused.
+or column, which Inductor decomposes, are restored if a factor is of 8 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from cutlass_api.inductor._nodes import (
     keep_origin,
     value_of,
 )
-from cutlass_api.inductor._widened import widened_factor
+from cutlass_api.inductor._widened import is_of_eight_bits, widened_factor
 from cutlass_api.ops import OPS
 from cutlass_api.weights._scales import OF_FLOAT8, TENSOR
 
@@ -98,7 +98,7 @@ def is_vector_product(node: fx.Node) -> bool:
 def restore_vector_product(graph: fx.Graph, total: fx.Node) -> fx.Node | None:
     """Puts ``aten.mm`` in place of the multiplications and the sum into which Inductor decomposes a
     product of a single row or column if it tunes by coordinate descent, as max-autotune does.
-    Returns it; None if the node is no such sum."""
+    Returns it; None if the node is no such sum, or if no factor is of 8 bits."""
     if not _is_of_mm(total, aten.sum.dim_IntList) or total.args[1:] != ([1],):
         return None
     value = value_of(total)
@@ -123,6 +123,8 @@ def restore_vector_product(graph: fx.Graph, total: fx.Node) -> fx.Node | None:
         if _is_of_mm(factor, CAST) and value_of(factor.args[0]).dtype in HALF
     }
     if len(dtypes) > 1 or (not dtypes and any(is_cast)) or any(map(_is_of_integers, factors)):
+        return None
+    if not any(map(is_of_eight_bits, factors)):
         return None
     with graph.inserting_before(total):
         if dtypes:

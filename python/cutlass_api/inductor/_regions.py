@@ -1,5 +1,6 @@
 """The regions of pointwise operations behind a product that an epilogue may compute."""
 
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from cutlass_api.inductor._epilogue import (
     is_unflattened,
 )
 from cutlass_api.inductor._nodes import (
+    CAST,
     RESHAPES,
     has_hints,
     is_known_as,
@@ -22,9 +24,16 @@ from cutlass_api.inductor._nodes import (
     needed_users,
     value_of,
 )
-from cutlass_api.inductor._products import is_product, is_vector_product, needs_epilogue
+from cutlass_api.inductor._products import is_of_mm, is_product, needs_epilogue
 
 aten = torch.ops.aten
+
+_REDUCTIONS = (aten.sum, aten.mean, aten.amax, aten.amin, aten.var_mean, aten.var)
+#: Operations that Inductor fuses without arithmetic.
+_VIEWS = (
+    *(aten.view, aten.reshape, aten.permute, aten.unsqueeze, aten.squeeze, aten.expand),
+    *(aten.slice, aten.select, aten.clone, aten.cat, aten._unsafe_view),
+)
 
 
 def fitting(region: Region) -> Epilogue | None:
@@ -52,7 +61,7 @@ def partly_replaced(epilogue: Epilogue) -> tuple[fx.GraphModule, fx.Node | None]
     """The region of two products with the epilogue fused into one of them, and the node of the
     operator that is all of the epilogue, if one is. None for one product."""
     region = epilogue.region
-    if region.second is None or is_vector_product(region.product):
+    if region.second is None:
         return None
     graph = epilogue.replaced().graph
     product = next(node for node in graph.nodes if node.op == "call_function")
@@ -166,3 +175,35 @@ def ends_well(region: Region) -> bool:
     inside = set(region.inside)
     *others, _ = region.inside
     return all(user in inside for node in others for user in needed_users(node))
+
+
+def has_fused_users(inside: Sequence[fx.Node], others: Set[fx.Node]) -> bool:
+    """Whether Inductor may fuse the last operations of a region with arithmetic behind it, such as
+    a norm. others: the nodes of other regions."""
+    known, tainted = set(inside), set[fx.Node]()
+    node: Any = inside[-1].next
+    while node.op != "root":
+        depends = [arg for arg in node.all_input_nodes if arg in known or arg in tainted]
+        if depends:
+            computes = _computes(node)
+            fits = (computes or _is_view(node)) and not is_of_mm(node) and node not in others
+            if not fits or tainted.intersection(depends):
+                tainted.add(node)
+            elif computes:
+                return True
+            else:
+                known.add(node)
+        node = node.next
+    return False
+
+
+def _computes(node: fx.Node) -> bool:
+    """Whether Inductor fuses an operation, and it is more than a view or a cast."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target is CAST:
+        return False
+    return torch.Tag.pointwise in node.target.tags or node.target.overloadpacket in _REDUCTIONS
+
+
+def _is_view(node: fx.Node) -> bool:
+    packet = getattr(node.target, "overloadpacket", None)
+    return node.target is CAST or packet in _VIEWS

@@ -41,15 +41,8 @@ def _benchmark(choice: Any, *inputs: Any, out: torch.Tensor) -> float:
     make_call = run_function(choice)
     assert make_call is not None  # `time_alike` has checked it
     factor = getattr(choice, "time_factor", 1.0)
-    return factor * milliseconds_of(functools.partial(make_call, out=out), inputs)
-
-
-def milliseconds_of(
-    make_call: Callable[..., Callable[[], Any]], inputs: Sequence[torch.Tensor]
-) -> float:
-    """The time of a call that is made of inputs like these, in milliseconds."""
     sets = _input_sets(inputs)
-    return milliseconds(lambda: [make_call(*values) for values in sets])
+    return factor * milliseconds(lambda: [make_call(*values, out=out) for values in sets])
 
 
 def _input_sets(inputs: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch._dynamo.testing import rand_strided
 from torch._inductor import choices, config, utils
 from torch._inductor.autotune_process import ExternKernelGPUBenchmarkRequest
 from torch._inductor.choices import InductorChoices
@@ -157,7 +156,6 @@ __all__ = [
     "ir_node_to_tensor",
     "lower_alone",
     "make_fallback",
-    "rand_strided",
     "realize_inputs",
     "register_lowering",
     "require_contiguous",

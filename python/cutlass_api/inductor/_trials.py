@@ -13,7 +13,6 @@ from torch import fx
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import value_of
-from cutlass_api.inductor._surroundings import Surroundings
 from cutlass_api.inductor._torch import V, lower_alone
 
 log = logging.getLogger(__name__)
@@ -23,16 +22,10 @@ PARTLY = 1
 
 
 class Trial:
-    """A graph of a call of one of our operators. node: of this call in another graph. around: what
-    stands around the operations that it replaces. alone: the products among these, if the others
-    take no time."""
+    """A graph of a call of one of our operators. node: of this call in another graph. alone: the
+    products among the operations that it replaces, if the others take no time."""
 
-    def __init__(
-        self,
-        node: fx.Node,
-        around: Surroundings | None = None,
-        alone: fx.GraphModule | None = None,
-    ) -> None:
+    def __init__(self, node: fx.Node, alone: fx.GraphModule | None = None) -> None:
         graph = fx.Graph()
         values: list[torch.Tensor] = []
         inputs: dict[fx.Node, fx.Node] = {}
@@ -48,7 +41,7 @@ class Trial:
             placeholder(arg)
         args, kwargs = (fx.node.map_arg(each, placeholder) for each in (node.args, node.kwargs))
         self._call = graph.call_function(node.target, args, kwargs)
-        self._call.meta = {**node.meta, _lowering.SURROUNDINGS: around, _lowering.ALONE: alone}
+        self._call.meta = {**node.meta, _lowering.ALONE: alone}
         graph.output(self._call)
         self._module = fx.GraphModule(torch.nn.Module(), graph)
         self._values = values

@@ -99,6 +99,18 @@ def widened_factor(node: Any, dtype: torch.dtype, contracted: int) -> Widened | 
     return found if found.is_served else None
 
 
+def is_of_eight_bits(node: Any) -> bool:
+    """Whether casts, transposes and multiplications compute a node from an input of 8 bits."""
+    value = value_of(node)
+    if value is None:
+        return False
+    if value.dtype in DTYPES:
+        return is_input(node)
+    if is_call(node, CAST) or is_call(node, aten.permute.default):
+        return is_of_eight_bits(node.args[0])
+    return is_call(node, aten.mul.Tensor) and any(map(is_of_eight_bits, node.all_input_nodes))
+
+
 def _steps(node: Any) -> list[fx.Node]:
     """The steps of `Widened`. Empty if a node is no such factor."""
     value = value_of(node)
