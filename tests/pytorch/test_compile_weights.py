@@ -63,6 +63,9 @@ def test_kernels_of_quantized_linear_are_timed(name, enabled) -> None:
     lowered = lower(function, inputs)
     assert [len(choices) for choices in lowered.choices] == [OFFERED] * is_offered
     assert ("extern_kernels.cutlass_api_quantized_linear(" in lowered.code) == is_offered
+    # The code launches the kernel of the fields, without the operator, where they are operands.
+    computes_operands = name in ("act-order", "added")
+    assert ("format=" in lowered.call) == (computes_operands and is_offered)
     out = run_on_the_cpu(lowered, inputs)
     assert torch.equal(out, function(*inputs))
 

@@ -24,6 +24,7 @@ from cutlass_api.inductor._torch import (
 from cutlass_api.ops import _epilogues, _joint, _quantized_linear, _scales
 from cutlass_api.ops._library import rows_of
 from cutlass_api.ops._linear import bias_of_rows, matrix
+from cutlass_api.weights._formats import operand_of
 
 #: The key in a node's metadata of the choice that was the fastest when the node was lowered.
 WINNER = "cutlass_api_winner"
@@ -94,10 +95,31 @@ def scaled_grouped(
 
 
 def quantized_linear(
-    *tensors: torch.Tensor, out: torch.Tensor, names: Sequence[str], **options: Any
+    *tensors: torch.Tensor,
+    out: torch.Tensor,
+    names: Sequence[str],
+    epilogue: str | None = None,
+    element: str | None = None,
+    kernel: str | None = None,
+    **options: Any,
 ) -> None:
-    """The operator, by a kernel. names: the arguments that the tensors are."""
-    _quantized_linear.quantized_linear(**_of_names(names, tensors), **options, out=out)
+    """The operator, by a kernel. names: the arguments that the tensors are. epilogue: of a launch
+    whose operands are views of these; None: the operator computes operands."""
+    if epilogue is None:
+        named = _of_names(names, tensors)
+        _quantized_linear.quantized_linear(**named, **options, out=out, kernel=kernel)
+        return
+    input, values, *others = tensors
+    pairs = zip(names[2:], others, strict=True)
+    _core.launch_gemm(
+        rows_of(input),
+        values if element else values.t(),
+        *(each if name == "bias" else operand_of(name, each) for name, each in pairs),
+        out=matrix(out),
+        epilogue=epilogue,
+        element=element,
+        kernel=kernel,
+    )
 
 
 def _of_names(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> dict[str, Any]:

@@ -190,9 +190,13 @@ def _candidates(offer: Lowering, nodes: Sequence[Any], layout: Any) -> list[Any]
         make = partial(ours.joint_linear_arguments, **joint)
         return list(ours.callers(count, ours.JOINT_LINEAR, nodes, layout, make, **joint))
     if offer.weight is not None:
-        options = {"names": tuple(offer.operands), **offer.weight}
-        make = partial(ours.quantized_linear_arguments, **options)
-        return list(ours.callers(count, ours.QUANTIZED_LINEAR, nodes, layout, make, **options))
+        names = tuple(offer.operands)
+        make = partial(ours.quantized_linear_arguments, names=names, **offer.weight)
+        options = offer.weight
+        if offer.epilogue is not None:
+            options = {"epilogue": offer.epilogue, "element": offer.element}
+        choice = ours.QUANTIZED_LINEAR
+        return list(ours.callers(count, choice, nodes, layout, make, names=names, **options))
 
     def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *others: Any) -> Any:
         *operands, offsets = others if offer.offsets else (*others, None)

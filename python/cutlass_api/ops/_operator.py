@@ -95,8 +95,9 @@ class Lowering(NamedTuple):
     for its members. ``epilogue``: the source of the epilogue; None: the product itself.
     ``out_dtype``: the dtype of the output. ``offsets``: the argument that holds the offsets of a
     grouped product. ``weight``: of a weight whose fields are among the operands, the name of its
-    class, and the activation. ``joint``: how many of the operands behind the first are weights of
-    one product; biases follow them. 0 for another product.
+    class, and the activation; ``epilogue`` is None if operands are computed from the fields, and
+    ``element`` is the type of elements of 4 bits. ``joint``: how many of the operands behind the
+    first are weights of one product; biases follow them. 0 for another product.
     """
 
     operands: Sequence[str] = ()
@@ -105,6 +106,7 @@ class Lowering(NamedTuple):
     fast_sums: bool = False
     offsets: str | None = None
     weight: dict[str, Any] | None = None
+    element: str | None = None
     joint: int = 0
 
 

@@ -242,7 +242,15 @@ def lowering(call: Call) -> Lowering | None:
     if weight.format.packing > 1 and not weight.is_repacked:
         return None
     names = [name for name in call.operator.tensors if getattr(call, name) is not None]
-    return Lowering(names, weight={"format": call.format, "activation": call.activation})
+    found = Lowering(names, weight={"format": call.format, "activation": call.activation})
+    is_view = call.bias is None or call.bias.dim() <= 1
+    adds_zero = weight.format.adds_zero and call.zeros is not None
+    if not is_view or adds_zero or call.permutation is not None or weight.shape[1] == 0:
+        return found
+    factor_b = factor_of(weight)
+    operands = [*factor_b.operands, *(["bias"] if call.bias is not None else [])]
+    epilogue = _epilogues.scaled(*operands, blocks=factor_b.blocks, activation=call.activation)
+    return found._replace(epilogue=epilogue, element=factor_b.element)
 
 
 def linear_flops(call: Call) -> Any:

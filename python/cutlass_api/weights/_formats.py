@@ -41,6 +41,17 @@ _BELOW = 1 - 2.0**-24
 E2M1_BOUNDS = (0.25, 0.75 * _BELOW, 1.25, 1.75 * _BELOW, 2.5, 3.5 * _BELOW, 5)
 
 
+#: The operands of an epilogue that fields are, in the order of the operands.
+OPERANDS = {"scales": "scale_b", "zeros": "zero_b", "factor": "scale_a"}
+
+
+def operand_of(name: str, field: Tensor) -> Tensor:
+    """A field as an operand of a product's epilogue: a view."""
+    if name == "factor":
+        return field.reshape(1, -1)
+    return field.t() if field.dim() else field[None]
+
+
 class Fields(NamedTuple):
     """The tensors of a quantized matrix. ``zeros``: zero points, in the layout of ``scales``.
     ``factor``: a scale of the whole matrix, or of each row, in addition to ``scales``.
@@ -192,11 +203,12 @@ class Format:
         Others multiply the sum, as the factor does, which is ``scale_a``.
         """
         scales, zeros = self.subtracted(fields)
-        operands = {"scale_b": scales.t() if scales.dim() else scales[None]}
-        if zeros is not None:
-            operands["zero_b"] = zeros.t()
-        if fields.factor is not None:
-            operands["scale_a"] = fields.factor.reshape(1, -1)
+        found = {"scales": scales, "zeros": zeros, "factor": fields.factor}
+        operands = {
+            OPERANDS[name]: operand_of(name, field)
+            for name, field in found.items()
+            if field is not None
+        }
         if not self.scales.varies_along_k and zeros is None:
             return operands, {}
         return operands, {"b": self.scales.arguments("b", zeros is not None)}
