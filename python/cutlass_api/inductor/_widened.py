@@ -101,14 +101,19 @@ def widened_factor(node: Any, dtype: torch.dtype, contracted: int) -> Widened | 
 
 def is_of_eight_bits(node: Any) -> bool:
     """Whether casts, transposes and multiplications compute a node from an input of 8 bits."""
-    value = value_of(node)
-    if value is None:
-        return False
-    if value.dtype in DTYPES:
-        return is_input(node)
-    if is_call(node, CAST) or is_call(node, aten.permute.default):
-        return is_of_eight_bits(node.args[0])
-    return is_call(node, aten.mul.Tensor) and any(map(is_of_eight_bits, node.all_input_nodes))
+    waiting, known = [node], set[fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        value = value_of(node)
+        if value is None or node in known:
+            continue
+        known.add(node)
+        if value.dtype in DTYPES:
+            if is_input(node):
+                return True
+        elif any(is_call(node, each) for each in (CAST, aten.permute.default, aten.mul.Tensor)):
+            waiting += node.all_input_nodes
+    return False
 
 
 def _steps(node: Any) -> list[fx.Node]:
