@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF, INT8
+from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF
 from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import (
     CAST,
@@ -19,7 +19,6 @@ from cutlass_api.inductor._nodes import (
     has_hints,
     has_one_element,
     is_call,
-    is_input,
     is_known_as,
     keep_origin,
     value_of,
@@ -122,7 +121,7 @@ def restore_vector_product(graph: fx.Graph, total: fx.Node) -> fx.Node | None:
         for factor in factors
         if _is_of_mm(factor, CAST) and value_of(factor.args[0]).dtype in HALF
     }
-    if len(dtypes) > 1 or (not dtypes and any(is_cast)) or any(map(_is_of_integers, factors)):
+    if len(dtypes) > 1 or (not dtypes and any(is_cast)):
         return None
     if not any(map(is_of_eight_bits, factors)):
         return None
@@ -171,16 +170,6 @@ def is_of_mm(node: fx.Node) -> bool:
 def _is_of_mm(node: Any, target: Any) -> bool:
     """Whether a node calls this operation as a part of a decomposed ``aten.mm``."""
     return is_call(node, target) and is_of_mm(node)
-
-
-def _is_of_integers(node: Any) -> bool:
-    """Whether a node is integers behind casts and permutations, which Inductor's own kernel reads
-    without storing the numbers. Inputs of 8 bits do not count: kernels of ours read them, too."""
-    while value_of(node).dtype.is_floating_point:
-        if not (is_call(node, CAST) or is_call(node, aten.permute.default)):
-            return False
-        node = node.args[0]
-    return not (is_input(node) and value_of(node).dtype in INT8)
 
 
 def add_product(graph: fx.Graph, node: fx.Node, inputs: Sequence[Any]) -> fx.Node:
