@@ -173,7 +173,7 @@ VECTORS: Cases = {
 
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["fuse", "no fusion"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", VECTORS)
 def test_products_of_one_row_or_column_stay_inductor_s(name: str, dtype, fuse) -> None:
     """Inductor decomposes them, and fuses them with what stands around them."""
