@@ -144,6 +144,7 @@ def _proposals(graph: fx.Graph, fuses: bool) -> list[Proposal | JointProposal]:
         replaced = replace_unhandled(graph, node)
         if replaced is None:
             node = replace_mixed(graph, node)
+            # A row that was restored for a factor of 8 bits, but that no kernel serves, stays.
             fits = is_product(node) and not is_vector_product(node)
             proposal = _fused(graph, node, fuses, regions) if fits else None
             if proposal is not None:
