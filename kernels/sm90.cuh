@@ -67,15 +67,15 @@
 #include "sm90/weight_scales.cuh"
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
-          int TILE_M, int TILE_N, int B_ROW_BYTES, int STAGES, int CONSUMERS, Schedule SCHEDULE,
-          int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID, bool OUT_TRANSPOSED,
-          bool GROUPED, int A_ALIGN, bool FAST_SUMS, class Epilogue, int MATRICES = 1,
-          bool MATRICES_ARE_A = false>
+          int TILE_M, int TILE_N, int A_ROW_BYTES, int B_ROW_BYTES, int STAGES, int CONSUMERS,
+          Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID,
+          bool OUT_TRANSPOSED, bool GROUPED, int A_ALIGN, bool FAST_SUMS, class Epilogue,
+          int MATRICES = 1, bool MATRICES_ARE_A = false>
 struct Sm90Gemm {
   using Config =
-      Sm90Config<A, B, Accumulator, Out, A_K_MAJOR, B_K_MAJOR, TILE_M, TILE_N, B_ROW_BYTES, STAGES,
-                 CONSUMERS, SCHEDULE, CLUSTER_M, CLUSTER_N, SPLIT, OVER_GRID, OUT_TRANSPOSED,
-                 GROUPED, A_ALIGN, FAST_SUMS, Epilogue, MATRICES, MATRICES_ARE_A>;
+      Sm90Config<A, B, Accumulator, Out, A_K_MAJOR, B_K_MAJOR, TILE_M, TILE_N, A_ROW_BYTES,
+                 B_ROW_BYTES, STAGES, CONSUMERS, SCHEDULE, CLUSTER_M, CLUSTER_N, SPLIT, OVER_GRID,
+                 OUT_TRANSPOSED, GROUPED, A_ALIGN, FAST_SUMS, Epilogue, MATRICES, MATRICES_ARE_A>;
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using TileOrder = Sm90TileOrder<Config>;
@@ -234,6 +234,9 @@ struct Sm90Gemm {
           if (split < Config::SHARES)
             Store::template store<Totals>(params, epilogue, early, slabs, slab, tile.batch, m, n,
                                           params.m, true);
+          // One tile per CTA. A path back to wgmma, which reads the accumulators, would keep these
+          // in registers beside the totals.
+          break;
         }
       }
     }

@@ -344,29 +344,36 @@ template <int M_BLOCKS, class Narrow, bool FRACTIONS_> struct RowFactors {
   }
 };
 
-// Loads A's fragments for two instructions from a K-major tile of 8-bit integers, of rows of 128
-// bytes with the 128-byte swizzle, and converts them to a 16-bit type.
+// The swizzle of rows of 128 or 64 bytes: the index of a 16-byte piece of row g of 8 is XORed with
+// this. The pieces of one index of 8 rows then lie in different banks. PTX ISA, "Tensor Swizzling
+// Modes".
+template <int ROW_BYTES> __device__ __forceinline__ unsigned swizzle_of_row(unsigned g) {
+  static_assert(ROW_BYTES == 128 || ROW_BYTES == 64);
+  return ROW_BYTES == 128 ? g : g / 2;
+}
+
+// Loads A's fragments for two instructions from a K-major tile of 8-bit integers, of rows of 128 or
+// 64 bytes with the swizzle of that size, and converts them to a 16-bit type.
 //
 // Lane 4 g + q passes rows g and g + 8 at K elements 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 ("Register
 // Fragments for wgmma.mma_async.m64nNk16"): two loads of a pair for each row. An instruction's 16 k
 // are one 16-byte piece of a row. The swizzle puts this piece of 8 rows to different banks.
-template <int M_BLOCKS, class Wide, class Narrow> struct WidenedFragments {
-  static constexpr int GROUPS = 4;  // of a K block: 32 k
+template <int M_BLOCKS, class Wide, class Narrow, int ROW_BYTES> struct WidenedFragments {
+  static constexpr int GROUPS = ROW_BYTES / 32;  // of a K block: 32 k
   struct Fetched { unsigned short pairs[M_BLOCKS][8]; };
   unsigned address;  // of the lane's first pair
   __device__ __forceinline__ WidenedFragments(unsigned tile) {
     const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-    address = tile + warp * 2048 + g * (128 + 16) + q * 2;
+    address = tile + (warp * 16 + g) * ROW_BYTES + swizzle_of_row<ROW_BYTES>(g) * 16 + q * 2;
   }
   // `offset`: of the stage, in bytes.
   __device__ __forceinline__ void fetch(Fetched& fetched, unsigned offset, int group) const {
 #pragma unroll
     for (int i = 0; i < 8 * M_BLOCKS; ++i) {
       const int block = i / 8, instruction = i / 4 % 2, half = i / 2 % 2, row = i % 2;
-      // The index of the piece is XORed with the row's, g.
       const unsigned piece = (address + offset) ^ (2 * group + instruction) * 16;
       fetched.pairs[block][i % 8] =
-          load_shared_pair(piece + (block * 8192 + row * 1024 + half * 8));
+          load_shared_pair(piece + ((block * 64 + row * 8) * ROW_BYTES + half * 8));
     }
   }
   static __device__ __forceinline__ void convert(unsigned (&a)[M_BLOCKS][8],
@@ -394,20 +401,20 @@ template <int M_BLOCKS, class Wide, class Narrow> struct WidenedFragments {
 
 // The same for codes of 4 bits. An instruction's 32 k of a row are a piece of 16 bytes, of which a
 // lane has a word: two pairs for each instruction.
-template <int M_BLOCKS, class Wide, class Narrow> struct CodeFragments {
-  static constexpr int GROUPS = 8;  // of a K block: 32 k
+template <int M_BLOCKS, class Wide, class Narrow, int ROW_BYTES> struct CodeFragments {
+  static constexpr int GROUPS = ROW_BYTES / 16;  // of a K block: 32 k
   struct Fetched { unsigned words[M_BLOCKS][2]; };
   unsigned address;  // of the lane's first word
   CodeMasks masks;
   __device__ __forceinline__ CodeFragments(unsigned tile) {
     const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-    address = tile + warp * 2048 + g * (128 + 16) + q * 4;
+    address = tile + (warp * 16 + g) * ROW_BYTES + swizzle_of_row<ROW_BYTES>(g) * 16 + q * 4;
   }
   __device__ __forceinline__ void fetch(Fetched& fetched, unsigned offset, int group) const {
 #pragma unroll
     for (int i = 0; i < 2 * M_BLOCKS; ++i) {
       unsigned word[1];
-      load_shared(word, ((address + offset) ^ group * 16) + (i / 2 * 8192 + i % 2 * 1024));
+      load_shared(word, ((address + offset) ^ group * 16) + (i / 2 * 64 + i % 2 * 8) * ROW_BYTES);
       fetched.words[i / 2][i % 2] = word[0];
     }
   }

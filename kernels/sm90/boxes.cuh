@@ -23,10 +23,10 @@
 template <class Element, int TILE_K, bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY,
           bool EVICT_FIRST, bool DUAL>
 struct Sm90Boxes {
-  // Bytes of a K block of one row (column). A K-major row of 256 bytes has two parts of 128 bytes,
-  // a box each; the second parts follow the first parts of the whole tile.
+  // Bytes of a K block of one row (column). If K-major and longer than a row of shared memory, it
+  // has several parts, a box each; the second parts follow the first parts of the whole tile.
   static constexpr int K_BYTES = bytes_of<Element>(TILE_K);
-  static constexpr int PARTS = K_MAJOR ? K_BYTES / 128 : 1;
+  static constexpr int PARTS = K_MAJOR ? K_BYTES / ROW_BYTES : 1;
   static constexpr int BOX_MN = 8 * ROW_BYTES / bits_of<Element>;  // of an MN-major tile
   // TMA copies bytes where a byte has several elements.
   static constexpr int PACKING = packing_of<Element>;
@@ -106,12 +106,12 @@ struct Sm90Boxes {
                                            int box, int k, int slice, unsigned ctas) const {
     const int along = mn + box * extent, x = K_MAJOR ? k / PACKING : along,
               y = K_MAJOR ? along : k + slice * SLICE;
-    shared += K_MAJOR ? (start(slice) + box * extent) * 128
+    shared += K_MAJOR ? (start(slice) + box * extent) * ROW_BYTES
                       : slice * SLICE * ROW_BYTES + box * extent * K_BYTES;
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-      const unsigned to = shared + part * (TILE * 128);
-      const int from = x + part * (8 * 128 / bits_of<Element> / PACKING);
+      const unsigned to = shared + part * (TILE * ROW_BYTES);
+      const int from = x + part * (8 * ROW_BYTES / bits_of<Element> / PACKING);
       if constexpr (DUAL)
         ptx::tma_load_dual<(SHARED_BY > 1)>(to, map, barrier, from, y / 16, batch,
                                             static_cast<unsigned short>(ctas));

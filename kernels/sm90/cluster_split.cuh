@@ -14,6 +14,7 @@ template <class Config> struct Sm90ClusterSplit {
   using Sums = typename Sm90Registers<Config>::Sums;
   using Value = typename Config::Value;
   static constexpr int SHARE_SUMS = Sm90Registers<Config>::SHARE_SUMS;
+  struct alignas(16) Vector { Value values[4]; };
 
   // By one thread, before the CTAs of the cluster synchronize. `arrived` completes when the partial
   // sums of all splits have arrived at this CTA, if it is a reducer.
@@ -27,8 +28,6 @@ template <class Config> struct Sm90ClusterSplit {
   // is in the totals afterwards. The stages are reused as the receive buffer.
   static __device__ __forceinline__ void add_up(unsigned split, unsigned rank,
                                                 unsigned char* shared_memory, unsigned arrived) {
-    constexpr int VECTORS = SHARE_SUMS / 4;
-    struct alignas(16) Vector { Value values[4]; };
     const Vector* const received = reinterpret_cast<const Vector*>(shared_memory) + threadIdx.x;
     const unsigned place = ptx::shared_address(received) + split * Config::SHARE_BYTES,
                    peer = rank % Config::TILES_PER_CLUSTER;
@@ -41,33 +40,38 @@ template <class Config> struct Sm90ClusterSplit {
       const unsigned cta = peer + reducer * Config::TILES_PER_CLUSTER;
       const unsigned target = ptx::map_shared(place, cta), barrier = ptx::map_shared(arrived, cta);
       if (reducer >= Config::SHARES) continue;
-      choose<0, Config::SHARES>(reducer, [&](auto share) {
-        constexpr int COUNT = Config::SHARE_VECTORS * 4, FIRST = share.value * COUNT;
-        Value sums[SHARE_SUMS];
-        Sums::template read<0, FIRST, COUNT>(sums);
-        if constexpr (Config::M_BLOCKS > 1) Sums::template read<1, FIRST, COUNT>(sums + COUNT);
-#pragma unroll
-        for (int i = 0; i < VECTORS; ++i) {
-          auto bits = [&](int e) { return __builtin_bit_cast(unsigned, sums[i * 4 + e]); };
-          ptx::store_async(target + i * (Config::CONSUMER_THREADS * 16),
-                           {bits(0), bits(1), bits(2), bits(3)}, barrier);
-        }
-      });
+      choose<0, Config::SHARES>(reducer,
+                                [&](auto share) { send<share.value, 0>(target, barrier); });
     }
     ptx::barrier_wait_cluster(arrived, 0);
     if (split >= Config::SHARES) return;
 
-    // Add up.
-    Value totals[SHARE_SUMS];
+    add_vectors<0>(received);
+  }
+
+ private:
+  // One vector at a time: copies of all sums would be live beside them. A share's vectors from the
+  // AT-th on.
+  template <int SHARE, int AT>
+  static __device__ __forceinline__ void send(unsigned target, unsigned barrier) {
+    constexpr int BLOCK = AT / Config::SHARE_VECTORS, VECTOR = AT % Config::SHARE_VECTORS;
+    Value sums[4];
+    Sums::template read<BLOCK, (SHARE * Config::SHARE_VECTORS + VECTOR) * 4, 4>(sums);
+    auto bits = [&](int e) { return __builtin_bit_cast(unsigned, sums[e]); };
+    ptx::store_async(target + AT * (Config::CONSUMER_THREADS * 16),
+                     {bits(0), bits(1), bits(2), bits(3)}, barrier);
+    if constexpr (4 * AT + 4 < SHARE_SUMS) send<SHARE, AT + 1>(target, barrier);
+  }
+  template <int AT> static __device__ __forceinline__ void add_vectors(const Vector* received) {
+    Value totals[4];
 #pragma unroll
-    for (int i = 0; i < VECTORS; ++i)
+    for (int s = 0; s < Config::SPLIT; ++s) {
+      const Vector v = received[s * (Config::SHARE_BYTES / 16) + AT * Config::CONSUMER_THREADS];
 #pragma unroll
-      for (int s = 0; s < Config::SPLIT; ++s) {
-        const Vector v = received[s * (Config::SHARE_BYTES / 16) + i * Config::CONSUMER_THREADS];
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          totals[4 * i + e] = s == 0 ? v.values[e] : add_sums(totals[4 * i + e], v.values[e]);
-      }
-    ptx::write_totals<0, SHARE_SUMS>(totals);
+      for (int e = 0; e < 4; ++e)
+        totals[e] = s == 0 ? v.values[e] : add_sums(totals[e], v.values[e]);
+    }
+    ptx::write_totals<4 * AT, 4 * AT + 4>(totals);
+    if constexpr (4 * AT + 4 < SHARE_SUMS) add_vectors<AT + 1>(received);
   }
 };

@@ -18,7 +18,7 @@ __host__ __device__ constexpr int reducer_columns(int tile_n, int split, int uni
 
 // The parameters are those of Sm90Gemm.
 template <class A_, class B_, class Accumulator_, class Out_, bool A_K_MAJOR_, bool B_K_MAJOR_,
-          int TILE_M_, int TILE_N_, int B_ROW_BYTES_, int STAGES_, int CONSUMERS_,
+          int TILE_M_, int TILE_N_, int A_ROW_BYTES_, int B_ROW_BYTES_, int STAGES_, int CONSUMERS_,
           Schedule SCHEDULE_, int CLUSTER_M_, int CLUSTER_N_, int SPLIT_, bool OVER_GRID_,
           bool OUT_TRANSPOSED_, bool GROUPED_, int A_ALIGN_, bool FAST_SUMS_, class Epilogue_,
           int MATRICES_, bool MATRICES_ARE_A_>
@@ -32,8 +32,10 @@ struct Sm90Config {
   using Epilogue = Epilogue_;
   static constexpr bool A_K_MAJOR = A_K_MAJOR_, B_K_MAJOR = B_K_MAJOR_;
   static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, STAGES = STAGES_;
-  static constexpr int B_ROW_BYTES = B_ROW_BYTES_;  // of a box of B: 64 is possible if not K-major
-  static constexpr int CONSUMERS = CONSUMERS_;      // warpgroups
+  // Of a row in shared memory: 128, or 64 for the A of a mixed product, whose K blocks then have
+  // half the length, and for a box of a B that is not K-major.
+  static constexpr int A_ROW_BYTES = A_ROW_BYTES_, B_ROW_BYTES = B_ROW_BYTES_;
+  static constexpr int CONSUMERS = CONSUMERS_;                          // warpgroups
   static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;  // tiles of a cluster
   static constexpr int SPLIT = SPLIT_;  // CTAs that share a tile; if OVER_GRID, its reducer CTAs
   static constexpr bool OVER_GRID = OVER_GRID_, OUT_TRANSPOSED = OUT_TRANSPOSED_,
@@ -69,7 +71,7 @@ struct Sm90Config {
   static constexpr int WARPGROUP = 128;
   static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
   static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
-  static constexpr int TILE_K = 8 * 128 / bits_of<A>;  // one 128-byte row of the swizzle
+  static constexpr int TILE_K = 8 * A_ROW_BYTES / bits_of<A>;  // one row of the swizzle
   static constexpr int CONSUMERS_PER_TILE = PING_PONG ? 1 : CONSUMERS;
   static constexpr int M_BLOCKS = TILE_M / CONSUMERS_PER_TILE / 64;  // of 64 rows, per consumer
   static_assert(TILE_M == CONSUMERS_PER_TILE * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 &&
@@ -88,6 +90,7 @@ struct Sm90Config {
   static_assert(!B_K_MAJOR || B_ROW_BYTES == 128);
   static constexpr bool A_FROM_REGISTERS = MIXED || (bits_of<A> == 32 && !A_K_MAJOR);
   static_assert(!MIXED || A_K_MAJOR);
+  static_assert(MIXED || A_ROW_BYTES == 128);
   // Whether rows r and r + 8 of wgmma's 16 rows are adjacent rows of the matrix (fragment_row).
   static constexpr bool PAIRED_ROWS = A_FROM_REGISTERS && !MIXED;
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "one consumer cannot hide its register loads");

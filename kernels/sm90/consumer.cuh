@@ -21,10 +21,11 @@ template <class Config> struct Sm90Consumer {
   using Multiply = typename Config::Multiply;
   using Fragments = typename Conditional<
       Config::MIXED,
-      typename Conditional<
-          bits_of<typename Config::A> == 4,
-          ptx::CodeFragments<Config::M_BLOCKS, typename Config::B, typename Config::A>,
-          ptx::WidenedFragments<Config::M_BLOCKS, typename Config::B, typename Config::A>>::Type,
+      typename Conditional<bits_of<typename Config::A> == 4,
+                           ptx::CodeFragments<Config::M_BLOCKS, typename Config::B,
+                                              typename Config::A, Config::A_ROW_BYTES>,
+                           ptx::WidenedFragments<Config::M_BLOCKS, typename Config::B,
+                                                 typename Config::A, Config::A_ROW_BYTES>>::Type,
       ptx::WgmmaFragments<Config::M_BLOCKS>>::Type;
 
   // Multiplies one tile. Two K blocks are in flight: block i + 1 is issued before block i is

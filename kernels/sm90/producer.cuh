@@ -23,8 +23,8 @@ template <class Config> struct Sm90Producer {
   template <class Element, bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY, bool DUAL>
   using Boxes = Sm90Boxes<Element, Config::TILE_K, K_MAJOR, TILE, ROW_BYTES, SHARED_BY,
                           Config::OVER_GRID, DUAL>;
-  using BoxesA =
-      Boxes<A, Config::A_K_MAJOR, Config::TILE_M, 128, Config::CLUSTER_N, Config::DUAL_ROWS>;
+  using BoxesA = Boxes<A, Config::A_K_MAJOR, Config::TILE_M, Config::A_ROW_BYTES, Config::CLUSTER_N,
+                       Config::DUAL_ROWS>;
   using BoxesB = Boxes<typename Config::B, Config::B_K_MAJOR, Config::TILE_N, Config::B_ROW_BYTES,
                        Config::CLUSTER_M, Config::DUAL_COLUMNS>;
   static_assert(BoxesA::LONGER == 0, "A has one tensor map");

@@ -27,13 +27,13 @@ template <class Config> struct Sm90Memory {
 
   // ---- stages ----
 
-  // Every row is 128 bytes, except for 64-byte rows of B if B_ROW_BYTES says so.
+  // Every row is 128 bytes, except for 64-byte rows if A_ROW_BYTES or B_ROW_BYTES says so.
   //   K-major   rows are 128 bytes of K of one m (n).
   //   MN-major  boxes of one row's length along M (N) by TILE_K rows, one k each. The last box may
   //             be partly unused.
-  // Either way 64 m of A take 8192 bytes.
-  static constexpr int BLOCK_BYTES = 8192;
-  static constexpr int A_BYTES = Config::TILE_M * 128;
+  // Either way 64 m of A take as many bytes.
+  static constexpr int BLOCK_BYTES = 64 * Config::A_ROW_BYTES;
+  static constexpr int A_BYTES = Config::TILE_M * Config::A_ROW_BYTES;
   static constexpr int B_BOX = Config::B_ROW_BYTES / sizeof(B);  // columns of an MN-major box
   static constexpr int B_BYTES =
       (Config::B_K_MAJOR ? Config::TILE_N : (Config::TILE_N + B_BOX - 1) / B_BOX * B_BOX) *
@@ -75,16 +75,17 @@ template <class Config> struct Sm90Memory {
   // ---- slabs of an output whose rows lie along n (OUT_TRANSPOSED) ----
 
   // BY_LINES: a warpgroup stores 32 output rows of its 64 m (128 bytes) at a time, alternating
-  // between two slabs. Otherwise a warp stores 16 x 16 elements at a time: with an epilogue, for
-  // few rows, and for PAIRED_ROWS, where a lane's two rows are adjacent and whole tiles are stored
-  // without a slab.
+  // between two slabs; 16 beside 64-byte rows of A, which makes room for a stage. Otherwise a warp
+  // stores 16 x 16 elements at a time: with an epilogue, for few rows, and for PAIRED_ROWS, where a
+  // lane's two rows are adjacent and whole tiles are stored without a slab.
   static constexpr bool BY_LINES = CONVERT_ONLY && OUTPUT_N >= 32 && !Config::PAIRED_ROWS;
-  static constexpr int LINES = 32, LINE_BYTES = 128;
+  static constexpr int LINES = Config::A_ROW_BYTES / 4, LINE_BYTES = 128;
   static constexpr int TRANSPOSED_N = 16;
   static constexpr int TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding: rows in different banks
+  static constexpr int STRIP_BYTES = TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value)),
+                       LINES_BYTES = 2 * LINES * LINE_BYTES / 4;  // a warp's quarter of two slabs
   static constexpr int TRANSPOSED_BYTES =
-      OUTPUT_N >= 32 ? 2 * LINES * LINE_BYTES / 4  // a warp's quarter of two slabs
-                     : TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value));
+      OUTPUT_N >= 32 && LINES_BYTES > STRIP_BYTES ? LINES_BYTES : STRIP_BYTES;
 
   // ---- the whole ----
 

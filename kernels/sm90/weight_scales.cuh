@@ -43,10 +43,13 @@ template <class Config> struct Sm90WeightScales {
   static constexpr bool BY_POINTERS = PRESENT && A_DEPTH == DEPTH && A_ROWS == 1;
 
   // Parts that are loaded together, a span ahead: a part's products hide no latency of device
-  // memory. Of scales of 8 bits, eight parts at a time where their bytes are adjacent.
+  // memory. Of scales of 8 bits, four or eight parts at a time where their bytes are adjacent.
   static constexpr bool BYTES =
-      CODES && BY_POINTERS && !HAS_ZEROS && sizeof(Scale) == 1 && TILE_K / DEPTH >= 8;
-  static constexpr int SPAN = !CODES ? PARTS : BYTES ? 8 : TILE_K / DEPTH < 2 ? 1 : 2;
+      CODES && BY_POINTERS && !HAS_ZEROS && sizeof(Scale) == 1 && TILE_K / DEPTH >= 4;
+  static constexpr int SPAN = !CODES               ? PARTS
+                              : BYTES              ? (TILE_K / DEPTH < 8 ? 4 : 8)
+                              : TILE_K / DEPTH < 2 ? 1
+                                                   : 2;
 
   // The scales and zero points of a span, as they are stored: they are decoded when they are
   // needed, so that no decoding waits for its load.
@@ -61,13 +64,15 @@ template <class Config> struct Sm90WeightScales {
     }
   };
   struct Words {
-    uint2 rows[2 * M_BLOCKS];
+    static constexpr int WORDS = SPAN < 8 ? 1 : 2;
+    struct alignas(4 * WORDS) Row { unsigned words[WORDS]; };
+    Row rows[2 * M_BLOCKS];
     static __device__ __forceinline__ unsigned shift(int part) { return part % 4 * 8; }
     __device__ __forceinline__ Scale scale(int i, int part) const {
-      return {static_cast<unsigned char>((part < 4 ? rows[i].x : rows[i].y) >> shift(part))};
+      return {static_cast<unsigned char>(rows[i].words[part / 4] >> shift(part))};
     }
     __device__ __forceinline__ void set(int i, int part, Scale scale) {
-      unsigned& word = part < 4 ? rows[i].x : rows[i].y;
+      unsigned& word = rows[i].words[part / 4];
       word = (word & ~(0xffu << shift(part))) | unsigned(scale.bits) << shift(part);
     }
   };
@@ -75,7 +80,7 @@ template <class Config> struct Sm90WeightScales {
 
   // Registers of scales and zero points that are in use and that are loaded ahead.
   static constexpr int OF_ROW =
-      BYTES ? 1 + 2 * 2 : (HAS_ZEROS ? 2 : 1) * (CODES ? 1 + 2 * SPAN : 1 + PARTS);
+      BYTES ? 1 + 2 * (SPAN / 4) : (HAS_ZEROS ? 2 : 1) * (CODES ? 1 + 2 * SPAN : 1 + PARTS);
   static constexpr int REGISTERS = PRESENT ? M_BLOCKS * 2 * OF_ROW : 0;
 
   const Sm90Params& params;
@@ -125,11 +130,12 @@ template <class Config> struct Sm90WeightScales {
       const long long stride = epilogue.a_scale_stride();
       const auto first = reinterpret_cast<unsigned long long>(scales);
       if (k + SPAN * DEPTH <= params.k && epilogue.a_scale_step() == 1 &&
-          (first | static_cast<unsigned long long>(stride)) % 8 == 0) {
+          (first | static_cast<unsigned long long>(stride)) % SPAN == 0) {
 #pragma unroll
         for (int i = 0; i < 2 * M_BLOCKS; ++i)
           if (m + row(i) < params.m)
-            stored.rows[i] = *reinterpret_cast<const uint2*>(scales + stride * row(i));
+            stored.rows[i] =
+                *reinterpret_cast<const typename Words::Row*>(scales + stride * row(i));
         k += SPAN * DEPTH;
         scales += SPAN;
         return;
@@ -194,7 +200,8 @@ template <class Config> struct Sm90WeightScales {
 #pragma unroll
     for (int i = 0; i < 2 * M_BLOCKS; ++i) {
       if constexpr (BYTES) {
-        all |= stored.rows[i].x | stored.rows[i].y;
+#pragma unroll
+        for (unsigned word : stored.rows[i].words) all |= word;
       } else {
 #pragma unroll
         for (int part = 0; part < SPAN; ++part) all |= stored.scale(i, part).bits;

@@ -68,7 +68,10 @@ def test_several_matrices_b():
     assert counts[0] > 50 // SPARSE and counts[1] == 8, counts
 
 
-@pytest.mark.parametrize("shape, is_thorough", [((5, 70, 352), True), ((20, 130, 608), False)])
+@pytest.mark.parametrize(
+    "shape, is_thorough",
+    [((5, 70, 352), True), ((20, 130, 608), False), ((200, 130, 352), False)],
+)
 def test_weights_of_4_bits(shape, is_thorough):
     assert launches(f"check({shape}, {is_thorough})", module="emulation_codes")[0] > 10
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from cutlass_api.bench.architectures import Architecture
+from cutlass_api.bench.limits import WEIGHT_BYTES
 from cutlass_api.nn import Linear
 
-#: Bytes of the weights of a stack of layers, at least. They exceed the L2 cache of any GPU.
-STACK_BYTES = 256_000_000
 #: With fewer, no layer reads the output of another one.
 LEAST_LAYERS = 2
 #: How names of the last linear layer of an MLP end.
@@ -80,9 +79,9 @@ def scale_weights(module: nn.Module) -> None:
 
 
 def stack_size(architecture: Architecture) -> int:
-    """How many layers hold `STACK_BYTES` or more."""
+    """How many layers hold `WEIGHT_BYTES` or more."""
     layer = in_bfloat16(lambda: Layers(architecture, 1), "meta")
-    return max(LEAST_LAYERS, math.ceil(STACK_BYTES / weight_bytes(layer)))
+    return max(LEAST_LAYERS, math.ceil(WEIGHT_BYTES / weight_bytes(layer)))
 
 
 def weight_bytes(module: nn.Module) -> int:

@@ -34,6 +34,8 @@ TURN_SECONDS = 30e-3
 COPIED_BYTES = 2 << 30
 #: The duration of a turn of copies.
 COPY_SECONDS = 3e-3
+#: Bytes of a benchmark's weights, at least: more than the L2 cache of any GPU holds.
+WEIGHT_BYTES = 256_000_000
 #: What nvidia-smi reports of a GPU, by the name of its query.
 SMI_FACTS = {
     "driver_version": "driver",
@@ -70,9 +72,12 @@ def l2_bytes() -> int:
     return int(peak_rates()["l2_bytes"])
 
 
-def sets_beyond_l2(one_set_bytes: int) -> int:
-    """How many sets of operands exceed twice the L2 cache: at least 2, at most 200."""
-    return min(max(math.ceil(2.2 * l2_bytes() / one_set_bytes), 2), 200)
+def sets_beyond_l2(one_set_bytes: int, least_bytes: int = 0) -> int:
+    """How many sets of operands exceed twice the L2 cache, and have this many bytes: at least 2, at
+    most 200.
+    """
+    bytes_of_sets = max(2.2 * l2_bytes(), least_bytes)
+    return min(max(math.ceil(bytes_of_sets / one_set_bytes), 2), 200)
 
 
 def copy_rate() -> float:

@@ -21,7 +21,7 @@ import cutlass_api
 from cutlass_api.arguments import EpilogueArguments, GemmArguments, PerformanceControls
 from cutlass_api.bench import options, peers, report
 from cutlass_api.bench.base import Bench, Column, Document, Entry, both, deviation
-from cutlass_api.bench.limits import copy_rate, sets_beyond_l2
+from cutlass_api.bench.limits import WEIGHT_BYTES, copy_rate, sets_beyond_l2
 from cutlass_api.bench.timing import Contest, Timed, capture, time_operators
 
 #: Output features and input features of the weights.
@@ -95,7 +95,7 @@ class Row:
 
 
 class Operands:
-    """Sets of operands of one product, together larger than twice L2."""
+    """Sets of operands of one product: the weights exceed twice L2 and have `WEIGHT_BYTES`."""
 
     def __init__(self, kind: str, rows: int, weight: tuple[int, int]) -> None:
         import torch
@@ -103,7 +103,8 @@ class Operands:
         self.kind = kind
         n, k = weight
         bytes_of_set = k * n // (2 if "4" in kind else 1)
-        self.sets = [self._operands(rows, n, k) for _ in range(sets_beyond_l2(bytes_of_set))]
+        count = sets_beyond_l2(bytes_of_set, WEIGHT_BYTES)
+        self.sets = [self._operands(rows, n, k) for _ in range(count)]
         self.stream = torch.cuda.Stream()
 
     def _operands(self, m: int, n: int, k: int) -> tuple[Any, ...]:

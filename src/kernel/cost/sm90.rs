@@ -10,7 +10,7 @@ use super::sm90_rates::{
     overlapped, split_seconds,
 };
 use super::{sm90_grid_split, sm90_grouped};
-use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, k_block, placed};
+use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, placed};
 use crate::kernel::types::{ProductClass, Types};
 
 // ---- rates, of one multiprocessor unless stated otherwise ----
@@ -44,11 +44,12 @@ const FITTED_PING_PONG_REREAD: f64 = 4.24;
 
 /// The least time of a K block.
 const FITTED_BLOCK: f64 = 0.115e-6;
-/// The conversion of 64 rows of a K block of weights of 8 bits. Fitted to timings of float8 on an
-/// H100 and of int8 on an H200, beside bfloat16.
-const FITTED_CONVERSION: f64 = 0.22e-6;
-/// The least time of a K block of such weights: of one CTA that has the multiprocessor to itself.
-/// Fitted to timings on an H200.
+/// The conversion of 64 rows of 128 bytes of weights of 8 bits, and the share of `wgmma`'s time
+/// that it does not overlap. Fitted to timings of float8 beside bfloat16 on an H200.
+const FITTED_CONVERSION: f64 = 0.16e-6;
+const FITTED_CONVERTED_MULTIPLIED: f64 = 0.7;
+/// The least time of a row of 128 bytes: of one CTA that has the multiprocessor to itself. Fitted
+/// to timings on an H200.
 const FITTED_CONVERSION_ALONE: f64 = 0.45e-6;
 /// The same of codes of 4 bits, integers and e2m1. Fitted to timings on an H100, the least time on
 /// an H200. Also the share of the time of `wgmma` that conversions do not overlap, and that of a
@@ -162,11 +163,12 @@ fn estimate_tiles(
     let stores_elements = !config.out_is_aligned(types, &problem.out);
     let sharing_ends = sharing.sqrt() * if stores_elements { FITTED_UNALIGNED_END } else { 1.0 };
 
-    // A K block is 128 bytes, for which wgmma takes equally long for all element types; in a mixed
-    // product, as many elements of 16 bits.
+    // wgmma takes equally long for the bytes of all element types; in a mixed product, for those of
+    // 16-bit elements.
     let mixed = types.class() == ProductClass::Mixed;
-    let block_bytes = 128.0 * f64::from(types.widening());
-    let deep = u64::from(k_block(types) * config.split);
+    let row_bytes = f64::from(config.row_bytes(0));
+    let block_bytes = row_bytes * f64::from(types.widening());
+    let deep = u64::from(config.k_block(types) * config.split);
     let blocks = problem.k().unsigned_abs().div_ceil(deep) as f64;
     // Bytes of a K block of A and B: as they arrive, and weighted by the L2 alignment penalty.
     let rows = config.rows_read(problem);
@@ -206,17 +208,18 @@ fn estimate_tiles(
     multiplied *= sharing;
     loaded *= sharing;
     if mixed {
-        // All consumers of the multiprocessor issue their conversions in turns.
+        // All consumers of the multiprocessor issue their conversions in turns. Their times are
+        // those of rows of 128 bytes.
+        let rows = row_bytes / 128.0 / scale.clock;
         let weight = if types.b.is_widened() { types.b } else { types.a };
         let turns = tile_m / 64.0 * sharing;
         multiplied = if weight.is_whole() {
-            multiplied
-                .max(turns * FITTED_CONVERSION / scale.clock)
-                .max(FITTED_CONVERSION_ALONE / scale.clock)
+            (turns * FITTED_CONVERSION * rows + FITTED_CONVERTED_MULTIPLIED * multiplied)
+                .max(FITTED_CONVERSION_ALONE * rows)
         } else {
             let kind = usize::from(weight.is_float());
-            let converted = turns * FITTED_CODES[kind] / scale.clock;
-            let alone = FITTED_CODES_ALONE[kind] / scale.clock;
+            let converted = turns * FITTED_CODES[kind] * rows;
+            let alone = FITTED_CODES_ALONE[kind] * rows;
             (converted + FITTED_CODES_MULTIPLIED * multiplied)
                 .max(alone + FITTED_CODES_MULTIPLIED_ALONE * multiplied)
         };

@@ -15,7 +15,8 @@ impl Sm90 {
         [0, 1].map(|at| {
             let (rows, aligned) = self.rows_of_side(&sides[at], k_major[at], at);
             // A K block is a row of the narrower elements.
-            (rows * (sides[at].view.dtype.bits() / narrower), aligned)
+            let bytes = rows * (sides[at].view.dtype.bits() / narrower) * self.row_bytes(0);
+            (bytes / ROW_BYTES, aligned)
         })
     }
 
@@ -42,17 +43,14 @@ impl Sm90 {
     }
 
     /// Bytes of a row of the boxes that TMA loads for the program's A (0) or B (1): 128, or 64 for
-    /// a B that is contiguous along N if fewer columns outside the tile are then loaded. TMA takes
-    /// longer for twice the rows, so 64 pays only for narrow tiles and for 256-row tiles, which
-    /// gain a stage.
+    /// an A with `half_rows`, and for a B that is contiguous along N if fewer columns outside the
+    /// tile are then loaded. TMA takes longer for twice the rows of B, so 64 pays only for narrow
+    /// tiles and for 256-row tiles, which gain a stage.
     pub fn row_bytes(&self, at: usize) -> u32 {
         let [m, n] = self.tile;
         let narrow = n.next_multiple_of(32) < n.next_multiple_of(64) && (n <= 96 || m == 256);
-        if at == 1 && narrow && !self.k_major()[1] && self.packed == [false, false] {
-            64
-        } else {
-            ROW_BYTES
-        }
+        let half_b = || narrow && !self.k_major()[1] && self.packed == [false, false];
+        if (at == 0 && self.half_rows) || (at == 1 && half_b()) { ROW_BYTES / 2 } else { ROW_BYTES }
     }
 
     /// Rows of the longest and the shortest slice of a K-major tile, in whole swizzle atoms

@@ -45,6 +45,9 @@ pub struct Sm90 {
     /// Whether the program computes the transposed product and stores it transposed. This puts few
     /// rows on the program's N, and an operand that `wgmma` takes from registers on its A.
     pub swapped: bool,
+    /// Whether rows of the program's A in shared memory have 64 bytes instead of 128, which halves
+    /// the K blocks of a mixed product: stages of many columns then fit.
+    pub half_rows: bool,
     /// Whether A and B are packed first.
     pub packed: [bool; 2],
     /// Alignment in bytes of the address, strides and rows of the program's A: 16 for TMA. With 8
@@ -62,7 +65,8 @@ pub struct Sm90 {
     pub matrices: u32,
 }
 
-/// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its weights.
+/// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its weights. Some
+/// rows have half as many (`Sm90::row_bytes`).
 pub const ROW_BYTES: u32 = 128;
 
 /// An operand of the program: its view, and the indices of its row dimension (column dimension for
@@ -88,6 +92,7 @@ impl Sm90 {
             split: 1,
             over_grid: false,
             swapped: false,
+            half_rows: false,
             packed: [false, false],
             align: 16,
             grouped: false,
@@ -153,7 +158,7 @@ impl Sm90 {
     /// M, N and K of a tile in the user's frame.
     pub fn user_tile(&self, types: Types) -> [u32; 3] {
         let [m, n] = self.tile;
-        let k = k_block(types);
+        let k = self.k_block(types);
         if self.crossed() { [n, m, k] } else { [m, n, k] }
     }
 
@@ -162,6 +167,12 @@ impl Sm90 {
         let [m, n] = self.cluster;
         let split = if self.in_cluster() { self.split } else { 1 };
         if self.crossed() { [n, m, split] } else { [m, n, split] }
+    }
+
+    /// Elements of K in a block: a row of the program's A, in a mixed product of the narrower
+    /// elements.
+    pub fn k_block(&self, types: Types) -> u32 {
+        8 * self.row_bytes(0) / types.narrower_bits()
     }
 
     pub fn threads(&self) -> u32 {
@@ -176,9 +187,4 @@ impl Sm90 {
     pub fn in_cluster(&self) -> bool {
         self.split > 1 && !self.over_grid
     }
-}
-
-/// Elements of K in a block: a row of 128 bytes, in a mixed product of the narrower elements.
-pub fn k_block(types: Types) -> u32 {
-    8 * ROW_BYTES / types.narrower_bits()
 }

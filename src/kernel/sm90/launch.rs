@@ -1,6 +1,6 @@
 //! Launch parameters: packing, tensor maps, workspace, the grid.
 
-use super::config::{ROW_BYTES, Sm90, k_block};
+use super::config::{ROW_BYTES, Sm90};
 use super::params::{Sm90Params, Sm90Scalars};
 use super::placement::Placement;
 use crate::epilogue::Joint;
@@ -68,7 +68,7 @@ impl Sm90 {
     ) -> Launch {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
-        let k_block = k_block(types);
+        let k_block = self.k_block(types);
         let of_b = self.side_of_b();
         // The first matrix B of a joint GEMM, whose problem has the columns of all.
         let mut first_b = problem.b;

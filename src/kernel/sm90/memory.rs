@@ -67,7 +67,7 @@ impl Sm90 {
         // An N-major tile of B is loaded in boxes. The last box may overhang the tile.
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(self.row_bytes(1) / 2) };
         // The wider elements of a mixed product's B take several rows.
-        (m + types.widening() * b) * ROW_BYTES
+        (m + types.widening() * b) * self.row_bytes(0)
     }
 
     /// Dynamic shared memory in bytes: the stages; one or two slabs of 16 rows of sums for each
@@ -77,9 +77,9 @@ impl Sm90 {
         let pipeline = self.stages * self.stage_bytes(types);
         let (_, box_bytes) = self.box_bytes(types);
         let slab = match self.swapped {
-            // 16 x 16 padded sums; or a quarter, for each warp, of two slabs of 32 rows of 64
+            // 16 x 16 padded sums; or a quarter, for each warp, of two slabs of 32 or 16 rows of 64
             // 16-bit elements.
-            true if self.stored_columns() < 32 => 16 * (16 + 4) * 4,
+            true if self.stored_columns() < 32 || self.half_rows => 16 * (16 + 4) * 4,
             true => 2 * 32 * ROW_BYTES / 4,
             false => 16 * box_bytes,
         };

@@ -16,7 +16,7 @@ mod split;
 mod support;
 mod tile_order;
 
-pub use config::{Schedule, Sm90, k_block};
+pub use config::{Schedule, Sm90};
 pub use grid::TileGrid;
 pub use params::{Sm90Params, Sm90Scalars};
 pub use placement::{FITTED_START_ALONE, Placed, placed};

@@ -4,7 +4,7 @@
 //! The L2 cache delivers data once to all multiprocessors of a GPC that request it at about the
 //! same time. The CTAs of a grid that overlaps the preceding grid start on any multiprocessor.
 
-use super::config::{ROW_BYTES, Schedule, Sm90, k_block};
+use super::config::{ROW_BYTES, Schedule, Sm90};
 use super::grid::TileGrid;
 use crate::kernel::cost::chips::hopper::SMS_PER_GPC;
 use crate::kernel::cost::query::operand_bytes;
@@ -92,9 +92,10 @@ pub fn placed(
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let arriving =
         config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0).into_iter().sum::<f64>();
-    let blocks = (problem.k() as f64 / f64::from(k_block(types))).ceil();
+    let blocks = (problem.k() as f64 / f64::from(config.k_block(types))).ceil();
     let has_one_consumer = config.consumers == 1 || config.schedule == Schedule::PingPong;
-    let multiplied = tile_m * tile_n * 128.0 * f64::from(types.widening()) / FITTED_TENSOR_RATE
+    let multiplied = tile_m * tile_n * f64::from(config.row_bytes(0) * types.widening())
+        / FITTED_TENSOR_RATE
         * if has_one_consumer { FITTED_ONE_CONSUMER } else { 1.0 };
     let memory = FITTED_MEMORY_LATENCY + operand_bytes(problem) / FITTED_MEMORY_RATE;
     let loaded = |drawn: f64| (arriving / FITTED_ARRIVING_RATE).max(drawn * 128.0);

@@ -320,7 +320,7 @@ pub(super) fn fast_sums_grouped() -> Vec<Shape> {
 /// Tiles of a mixed product: weights, whose rows are the program's, by 16-bit columns. Few
 /// columns: memory bandwidth limits the product. Two or three consumers convert weights at that
 /// rate, and more rows reread the columns less often; a split lets more multiprocessors read. Many
-/// columns: the more columns, the more products of each converted integer.
+/// columns: the more columns, the more products of each converted integer (`mixed_wide`).
 pub(super) fn mixed() -> Vec<Shape> {
     let mut shapes = Vec::new();
     for tile in [[64, 16], [64, 32], [64, 64], [192, 16], [192, 64]] {
@@ -351,9 +351,16 @@ pub(super) fn codes() -> Vec<Shape> {
         shapes.extend(splits.iter().map(|&split| Shape { split, ..cooperative(tile, [1, 1]) }));
     }
     shapes.push(Shape { consumers: 4, ..cooperative([256, 64], [1, 1]) });
-    shapes.extend([[2, 1], [1, 2]].map(|cluster| cooperative([256, 128], cluster)));
-    shapes.push(cooperative([128, 128], [1, 2]));
     shapes
+}
+
+/// Tiles of more columns for both, with K blocks half as long, of which more stages fit. The more
+/// columns, the fewer conversions a product; a split serves outputs of few tiles.
+pub(super) fn mixed_wide() -> Vec<Shape> {
+    let whole = [96, 160, 192, 224, 256].map(|columns| (columns, 1));
+    let split = [128, 192, 256].map(|columns| (columns, 2));
+    let of = |(columns, split)| Shape { split, ..cooperative([128, columns], [1, 1]) };
+    whole.into_iter().chain(split).map(of).collect()
 }
 
 /// The same where the integers are not K-major, or an operand is not aligned.
@@ -474,6 +481,6 @@ mod tests {
         // `get_kernels` checks every configuration of a problem's types and layout.
         assert!(plain().len() + swapped().len() + over_grid().len() <= 151);
         let kernels = all().iter().filter(|kernel| matches!(kernel.design, Design::Sm90(_)));
-        assert!(kernels.count() <= 12_500);
+        assert!(kernels.count() <= 12_600);
     }
 }

@@ -14,7 +14,8 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     let [a_k_major, b_k_major] = config.k_major();
     // The operands' types in the program's order.
     let ordered = if config.crossed() { types.transposed() } else { types };
-    let (arguments, b_row_bytes) = (type_arguments(ordered), config.row_bytes(1));
+    let (arguments, [a_row, b_row]) =
+        (type_arguments(ordered), [0, 1].map(|at| config.row_bytes(at)));
     let (mut matrices, _) = joint_arguments(config.matrices);
     if config.matrices > 1 {
         matrices += &format!(", {}", config.crossed());
@@ -28,7 +29,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
         header: "sm90.cuh",
         definitions: sum_names(config, types),
         work: format!(
-            "Sm90Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {b_row_bytes}, {stages}, \
+            "Sm90Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {a_row}, {b_row}, {stages}, \
              {consumers}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {split}, {over_grid}, \
              {swapped}, {grouped}, {align}, {fast_sums}, {epilogue}{matrices}>"
         ),

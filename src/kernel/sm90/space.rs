@@ -71,8 +71,9 @@ impl Sm90 {
                     // The operand that is converted is the program's A, K-major.
                     let b_is_first = types.b.is_widened();
                     // Weights of 4 bits and of float8 multiply rows of activations.
-                    let is_served = (types.b.is_whole() && !types.b.is_float8())
-                        || layout == (Layout { a: Major::Row, b: Major::Column, out: Major::Row });
+                    let multiplies_rows =
+                        layout == Layout { a: Major::Row, b: Major::Column, out: Major::Row };
+                    let is_served = (types.b.is_whole() && !types.b.is_float8()) || multiplies_rows;
                     if k_major[usize::from(b_is_first)] && is_served {
                         let shapes = match packed.contains(&true) {
                             true => shapes::mixed_packed(),
@@ -80,7 +81,11 @@ impl Sm90 {
                             false => shapes::codes(),
                         };
                         let swapped = b_is_first != (layout.out == Major::Column);
-                        offer(shapes, Sm90 { packed, swapped, ..Sm90::of(layout) });
+                        let kind = Sm90 { packed, swapped, ..Sm90::of(layout) };
+                        offer(shapes, kind);
+                        if multiplies_rows && !packed.contains(&true) {
+                            offer(shapes::mixed_wide(), Sm90 { half_rows: true, ..kind });
+                        }
                     }
                     continue;
                 }
