@@ -34,6 +34,7 @@ from cutlass_api.arguments import (
     GemmArguments,
     GroupedGemmArguments,
     PerformanceControls,
+    PrologueArguments,
 )
 from cutlass_api.bench.ladder import STEPS
 from cutlass_api.metadata import GemmOperandsMetadata, Sm90DesignMetadata
@@ -64,6 +65,13 @@ GROUP_SCALED = """
 def group_scaled(accum, scale, zero):
     D = scale_blocks(accum, b=scale, b_block=(64, 1), b_zero=zero)
     return D
+"""
+
+NORM = """
+def norm(A, residual, weight):
+    total = A + residual
+    A = total * rsqrt(mean(total * total) + 1e-5) * weight
+    return A, total
 """
 
 
@@ -280,12 +288,8 @@ def products(results: Results, part: str, batches: int) -> None:
 
 def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
     for dtype in (torch.float32, torch.float16, torch.int8, torch.float64):
-        for shape, offset, step in [
-            ((3, 37, 53), 0, 1),
-            ((67, 131), 1, 1),
-            ((67, 131), 0, 2),
-            ((5, 4096), 0, 1),
-        ]:
+        of_two = ((67, 131), 1, 1), ((67, 131), 0, 2), ((5, 4096), 0, 1)
+        for shape, offset, step in (((3, 37, 53), 0, 1), *of_two):
             strides = [math.prod(shape[at + 1 :]) * step for at in range(len(shape))]
             flat = [
                 torch.randint(-9, 9, (math.prod(shape) * step + offset,)).to(dtype)
@@ -415,6 +419,39 @@ def weights(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> N
                 results.compare(name, out, expected)
 
 
+def joints(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
+    """Several matrices B of one A."""
+    columns, k, dtype = (128, 64, 72), 72, torch.bfloat16
+    matrices = [torch.randn(n, k, dtype=dtype) for n in columns]
+    for m in (7, 67):
+        a, out = torch.randn(m, k, dtype=dtype), torch.empty(m, sum(columns), dtype=dtype).cuda()
+        args = GemmArguments(a.cuda(), [b.cuda().T for b in matrices], out, "float32")
+        for kernel in results.mine(filter(wanted, cutlass_api.get_kernels(args))):
+            out.copy_(torch.full(out.shape, torch.nan))
+            run(kernel, args)
+            expected = a.double() @ torch.cat(matrices).double().T
+            results.compare(kernel.metadata.kernel_name, out, expected)
+
+
+def prologues(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
+    """A norm of A and of a residual, with vectors of 16 bytes and, of K = 77, without."""
+    for m, n, k in [(7, 136, 1032), (67, 131, 77)]:
+        a, residual, total = (torch.randn(m, k).half() for _ in range(3))
+        weight, b, out = torch.randn(k), torch.randn(n, k).half(), torch.empty(m, n).half().cuda()
+        on_gpu = {"residual": residual.cuda(), "weight": weight.cuda(), "total": total.cuda()}
+        prologue = PrologueArguments(NORM, **on_gpu)
+        args = GemmArguments(a.cuda(), b.cuda().T, out, "float32", prologue=prologue)
+        added = a.double() + residual.double()
+        norm = added * (added.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+        for kernels in by_family(list(filter(wanted, cutlass_api.get_kernels(args)))):
+            for kernel in results.mine(dict.fromkeys([kernels[0], kernels[-1]])):
+                for tensor in (out, on_gpu["total"]):
+                    tensor.copy_(torch.full(tensor.shape, torch.nan))
+                run(kernel, args)
+                results.compare(kernel.metadata.kernel_name, out, norm @ b.double().T)
+                results.compare("total", on_gpu["total"], added)
+
+
 def ladder(results: Results, part: str) -> None:
     """The steps of ``bench ladder``, whose persistent kernels also get more tiles than CTAs."""
     for step in STEPS:
@@ -449,7 +486,7 @@ def main() -> int:
         products(results, arguments.only, arguments.batches)
     if arguments.batches == 2:
         ladder(results, arguments.only)
-        for more in (sums, groups, reductions, scales, weights):
+        for more in (sums, groups, reductions, scales, weights, joints, prologues):
             more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
     total, seconds = results.families.total(), time.time() - start
     print(f"{total} results in {seconds:.1f} s: {json.dumps(results.families)}", flush=True)
