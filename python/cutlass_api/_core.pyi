@@ -698,7 +698,9 @@ class Resources:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread."""
+        """Registers of a thread at the launch. Some warps of `sm90` kernels take more of them
+        while others release theirs.
+        """
     @property
     def stack_bytes(self) -> int:
         """Bytes of local memory of a thread: arrays that are indexed at run time, and spilled

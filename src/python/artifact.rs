@@ -261,7 +261,8 @@ fn facts(program: &compile::Program) -> String {
 #[pyclass(name = "Resources", module = "cutlass_api.artifact", frozen, get_all, eq)]
 #[derive(PartialEq)]
 pub struct PyResources {
-    /// Registers of a thread.
+    /// Registers of a thread at the launch. Some warps of `sm90` kernels take more of them while
+    /// others release theirs.
     registers: u32,
     /// Bytes of local memory of a thread: arrays that are indexed at run time, and spilled
     /// registers.
