@@ -1,17 +1,13 @@
 """Products by weights of 4 and 8 bits in compiled graphs: ours, and torch's packed ones."""
 
-from collections.abc import Iterator
-from functools import partial
-from itertools import pairwise
-
 import pytest
 import torch
 from cutlass_api import quantize, weights
-from cutlass_api.inductor import Options, _integration, _options, _packed
+from cutlass_api.inductor import Options, _packed
 from cutlass_api.inductor._fusion import ProductPass
 from cutlass_api.ops import OPS
 from cutlass_api.ops._quantized_linear import FIELDS
-from cutlass_api.weights import Weight, _adjacent
+from cutlass_api.weights import Weight
 from support.pretended_gpu import compiled, lower, run_on_the_cpu
 from support.torch_compile import (
     HALVES,
@@ -90,62 +86,6 @@ def test_any_number_of_rows_has_one_graph(enabled) -> None:
         assert torch.equal(call(x, *fields), function(x, *fields))
     (lowered,) = graphs
     assert "kernel=" not in lowered.call, "it is chosen by shape"
-
-
-# ---- several weights of one input ----------------------------------------------------------------
-
-#: Rows of weights of one input, as q, k and v of attention.
-ROWS = (64, 32, 32)
-
-
-def parts(weight: Weight) -> list[Weight]:
-    """Weights side by side in memory: the rows of one weight."""
-    ends = [sum(ROWS[:at]) for at in range(len(ROWS) + 1)]
-    fields = weight.tensors()
-    return [
-        type(weight).from_tensors({name: x[start:end] for name, x in fields.items()})
-        for start, end in pairwise(ends)
-    ]
-
-
-def attended(kind: Weight, factors: int):
-    """A function of an input and the fields of weights."""
-
-    def function(x: torch.Tensor, *fields: torch.Tensor) -> torch.Tensor:
-        q, k, v = (
-            quantized(kind)(x, *fields[at * factors : (at + 1) * factors])
-            for at in range(len(ROWS))
-        )
-        q, k, v = (each.view(-1, each.shape[-1]) for each in (q, k, v))
-        return torch.mm(torch.mm(k.t(), v), torch.mm(q.t(), k).t())
-
-    return function
-
-
-@pytest.fixture
-def joining(enabled) -> Iterator[None]:
-    before = _options.options_in_force()
-    _integration.enable(Options(join_weights=True))
-    yield
-    _integration.enable(before)
-
-
-@pytest.mark.parametrize("is_beside", [True, False])
-@pytest.mark.parametrize("name", ["int4", "uint4", "mxfp4", "fp8"])
-@pytest.mark.parametrize("shape", [(5, K), (2, 3, K)])
-def test_weights_of_one_input_are_one_call(shape, name, is_beside, joining) -> None:
-    matrix = torch.randn(sum(ROWS), K, generator=torch.Generator().manual_seed(0))
-    kinds = {"uint4": partial(quantize.uint4, group=64), "fp8": quantize.fp8}
-    weight = kinds.get(name, getattr(quantize, name))(matrix).repack()
-    layers = parts(weight)
-    fields = [x if is_beside else x.clone() for each in layers for x in each.tensors().values()]
-    assert (_adjacent.whole([fields[0], fields[len(fields) // 3]]) is not None) == is_beside
-    inputs = [*tensors(shape), *fields]
-    function = attended(weight, len(weight.tensors()))
-    lowered = lower(function, inputs)
-    assert lowered.call.count("cutlass_api_quantized_linears(") == 1
-    assert "cutlass_api_quantized_linear(" not in lowered.call
-    assert torch.equal(run_on_the_cpu(lowered, inputs), function(*inputs))
 
 
 # ---- torch's packed products ---------------------------------------------------------------------

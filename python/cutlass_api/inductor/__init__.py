@@ -26,13 +26,10 @@ from nvidia_cutlass_stub.releases import INDUCTOR
 @dataclass(frozen=True)
 class Options:
     """candidates: kernels that Inductor times for each product. fuse: whether pointwise operations
-    behind a product are offered as fused epilogues. join_weights: whether products of one input by
-    quantized weights side by side in memory become one launch (`_beside`); not timed on a GPU yet.
-    """
+    behind a product are offered as fused epilogues."""
 
     candidates: int = 6
     fuse: bool = True
-    join_weights: bool = False
 
 
 def is_enabled() -> Options | None:

@@ -24,7 +24,6 @@ from cutlass_api.inductor._torch import (
 from cutlass_api.ops import _epilogues, _joint, _quantized_linear, _scales
 from cutlass_api.ops._library import rows_of
 from cutlass_api.ops._linear import bias_of_rows, matrix
-from cutlass_api.weights import _adjacent
 from cutlass_api.weights._formats import operand_of
 
 #: The key in a node's metadata of the choice that was the fastest when the node was lowered.
@@ -160,36 +159,6 @@ def joint_linear(
     )
 
 
-def quantized_linears(
-    input: torch.Tensor,
-    *fields: torch.Tensor,
-    out: torch.Tensor,
-    weights: int,
-    kernel: str | None = None,
-    **options: Any,
-) -> None:
-    """Products by so many weights side by side. fields: those of all weights, one field after the
-    other. kernel: of all weights as one; where they lie apart, each has the one that ranks first.
-    """
-    lists = [fields[at : at + weights] for at in range(0, len(fields), weights)]
-    whole = [_adjacent.whole(each) for each in lists]
-    if None not in whole:
-        quantized_linear(input, *whole, out=out, kernel=kernel, **options)
-        return
-    parts = _joint.split(out, lists[0])
-    for layer, part in zip(zip(*lists, strict=True), parts, strict=True):
-        quantized_linear(input, *layer, out=part, **options)
-
-
-def quantized_linears_arguments(
-    out: torch.Tensor, input: torch.Tensor, *fields: torch.Tensor, weights: int, **options: Any
-) -> GemmArguments:
-    """The product that a call of `quantized_linears` launches for weights side by side."""
-    with V.fake_mode:
-        whole = [torch.cat(fields[at : at + weights]) for at in range(0, len(fields), weights)]
-    return quantized_linear_arguments(out, input, *whole, activation=None, **options)
-
-
 def joint_linear_arguments(
     out: torch.Tensor, input: torch.Tensor, *layers: torch.Tensor, weights: int
 ) -> GemmArguments:
@@ -262,7 +231,6 @@ GROUPED = _choice(grouped, "cutlass_api_grouped_gemm")
 SCALED_GROUPED = _choice(scaled_grouped, "cutlass_api_scaled_grouped_gemm")
 JOINT_LINEAR = _choice(joint_linear, "cutlass_api_joint_linear")
 QUANTIZED_LINEAR = _choice(quantized_linear, "cutlass_api_quantized_linear")
-QUANTIZED_LINEARS = _choice(quantized_linears, "cutlass_api_quantized_linears")
 
 
 def _odd_hints(sizes: Sequence[Any]) -> tuple[int, ...]:

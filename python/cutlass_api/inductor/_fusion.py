@@ -16,7 +16,6 @@ from torch import fx
 
 from cutlass_api.inductor import Options, _lowering, _packed
 from cutlass_api.inductor import _candidates as ours
-from cutlass_api.inductor._beside import join_weights
 from cutlass_api.inductor._epilogue import Epilogue, Region
 from cutlass_api.inductor._joint import JointProposal, joint_proposals
 from cutlass_api.inductor._nodes import CAST, copied, is_call, origin_of
@@ -68,8 +67,6 @@ class ProductPass(CustomGraphPass):
         # Our operators run from Python: ahead-of-time code cannot call them.
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
             return
-        if options.join_weights:
-            join_weights(graph)
         # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
         proposals = _proposals(copied(graph), options.fuse and not config.emulate_precision_casts)
         for proposal in proposals:
