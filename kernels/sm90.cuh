@@ -21,9 +21,10 @@
 //            B each. A tile lies in one group; rows of the next group may be loaded and multiplied,
 //            but are not stored.
 // Elements   A and B have the same type: f16, bf16, f32 as tf32, s8, u8; or each is e4m3 or e5m2;
-//            or MIXED: A is s8 or u8 and B f16 or bf16. Accumulators are f32, for f16 also f16, for
-//            s8 and u8 s32. wgmma reads operands of other than 16 bits K-major only, so an f32 A of
-//            other order comes from registers. An A of a mixed product does so to be converted.
+//            or MIXED: A is s8, u8, e4m3 or codes of 4 bits, and B f16 or bf16. Accumulators are
+//            f32, for f16 also f16, for s8 and u8 s32. wgmma reads operands of other than 16 bits
+//            K-major only, so an f32 A of other order comes from registers. An A of a mixed product
+//            does so to be converted.
 // Dual       The epilogue takes the sums of two products of one operand. The tile of the other
 //            operand holds rows of both matrices (Sm90Config::DUAL).
 // Joint      The user's B consists of several matrices, whose columns lie side by side in the

@@ -449,7 +449,7 @@ def prologues(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) ->
                     tensor.copy_(torch.full(tensor.shape, torch.nan))
                 run(kernel, args)
                 results.compare(kernel.metadata.kernel_name, out, norm @ b.double().T)
-                results.compare("total", on_gpu["total"], added)
+                results.compare(f"{kernel.metadata.kernel_name} total", on_gpu["total"], added)
 
 
 def ladder(results: Results, part: str) -> None:

@@ -81,11 +81,12 @@ template <class Config> struct Sm90Registers {
   static constexpr int MOST = Config::MIXED ? 228 * 1024 / (Memory::BYTES + 1024) : CTAS;
   static constexpr int MIN_CTAS = CTAS < 1 || MOST < 1 ? 1 : CTAS < MOST ? CTAS : MOST;
   // If an equal share per thread does not suffice, the producer releases registers to the
-  // consumers. The conversions of a mixed product spill with fewer than AHEAD to spare.
-  static constexpr int AHEAD = 16;
+  // consumers. Mixed products of 224 and 240 columns spill unless SPARE registers are left (ptxas
+  // 13.2).
+  static constexpr int SPARE = 16;
   static constexpr bool REDISTRIBUTE =
       CTAS == 0 || (Config::MIXED && CTAS == 1 && Config::CONSUMERS == 2 &&
-                    (PER_THREAD + INTEGER_SCALES + AHEAD) * Config::THREADS > PER_MULTIPROCESSOR);
+                    (PER_THREAD + INTEGER_SCALES + SPARE) * Config::THREADS > PER_MULTIPROCESSOR);
   static constexpr int PRODUCER = Config::CONSUMERS == 2 ? 40 : 32;
   static constexpr int CONSUMER = Config::CONSUMERS == 2 ? 232 : 160;
   static_assert(!REDISTRIBUTE ||

@@ -79,7 +79,7 @@ template <class Config> struct Sm90Memory {
   // stores 16 x 16 elements at a time: with an epilogue, for few rows, and for PAIRED_ROWS, where a
   // lane's two rows are adjacent and whole tiles are stored without a slab.
   static constexpr bool BY_LINES = CONVERT_ONLY && OUTPUT_N >= 32 && !Config::PAIRED_ROWS;
-  static constexpr int LINES = Config::A_ROW_BYTES / 4, LINE_BYTES = 128;
+  static constexpr int LINES = Config::A_ROW_BYTES == 128 ? 32 : 16, LINE_BYTES = 128;
   static constexpr int TRANSPOSED_N = 16;
   static constexpr int TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding: rows in different banks
   static constexpr int STRIP_BYTES = TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value)),

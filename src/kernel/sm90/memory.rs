@@ -77,8 +77,8 @@ impl Sm90 {
         let pipeline = self.stages * self.stage_bytes(types);
         let (_, box_bytes) = self.box_bytes(types);
         let slab = match self.swapped {
-            // 16 x 16 padded sums; or a quarter, for each warp, of two slabs of 32 or 16 rows of 64
-            // 16-bit elements.
+            // 16 x 16 padded sums; or a quarter, for each warp, of two slabs of 32 rows of 64
+            // 16-bit elements. Of 16 rows, beside half rows, the padded sums take more.
             true if self.stored_columns() < 32 || self.half_rows => 16 * (16 + 4) * 4,
             true => 2 * 32 * ROW_BYTES / 4,
             false => 16 * box_bytes,

@@ -357,7 +357,7 @@ pub(super) fn codes() -> Vec<Shape> {
 /// Tiles of more columns for both, with K blocks half as long, of which more stages fit. The more
 /// columns, the fewer conversions a product; a split serves outputs of few tiles.
 pub(super) fn mixed_wide() -> Vec<Shape> {
-    let whole = [96, 160, 192, 224, 256].map(|columns| (columns, 1));
+    let whole = [96, 160, 192, 256].map(|columns| (columns, 1));
     let split = [128, 192, 256].map(|columns| (columns, 2));
     let of = |(columns, split)| Shape { split, ..cooperative([128, columns], [1, 1]) };
     whole.into_iter().chain(split).map(of).collect()
@@ -481,6 +481,6 @@ mod tests {
         // `get_kernels` checks every configuration of a problem's types and layout.
         assert!(plain().len() + swapped().len() + over_grid().len() <= 151);
         let kernels = all().iter().filter(|kernel| matches!(kernel.design, Design::Sm90(_)));
-        assert!(kernels.count() <= 12_600);
+        assert!(kernels.count() <= 12_530);
     }
 }

@@ -71,10 +71,10 @@ impl Sm90 {
                     // The operand that is converted is the program's A, K-major.
                     let b_is_first = types.b.is_widened();
                     // Weights of 4 bits and of float8 multiply rows of activations.
+                    let has_all_layouts = types.b.is_whole() && !types.b.is_float8();
                     let multiplies_rows =
                         layout == Layout { a: Major::Row, b: Major::Column, out: Major::Row };
-                    let is_served = (types.b.is_whole() && !types.b.is_float8()) || multiplies_rows;
-                    if k_major[usize::from(b_is_first)] && is_served {
+                    if k_major[usize::from(b_is_first)] && (has_all_layouts || multiplies_rows) {
                         let shapes = match packed.contains(&true) {
                             true => shapes::mixed_packed(),
                             false if types.b.is_whole() && types.a.is_whole() => shapes::mixed(),
@@ -83,7 +83,8 @@ impl Sm90 {
                         let swapped = b_is_first != (layout.out == Major::Column);
                         let kind = Sm90 { packed, swapped, ..Sm90::of(layout) };
                         offer(shapes, kind);
-                        if multiplies_rows && !packed.contains(&true) {
+                        // Integers of 8 bits are not timed in these tiles.
+                        if !has_all_layouts && !packed.contains(&true) {
                             offer(shapes::mixed_wide(), Sm90 { half_rows: true, ..kind });
                         }
                     }
