@@ -56,6 +56,8 @@ def test_sets_of_operands_exceed_twice_this_l2(gpu) -> None:
         gpu(l2_bytes=size)
         for one_set in (2 << 20, 10 << 20, 1 << 30):
             assert limits.sets_beyond_l2(one_set) * one_set > 2 * size
+            least = limits.sets_beyond_l2(one_set, limits.WEIGHT_BYTES)
+            assert least * one_set >= limits.WEIGHT_BYTES or least == 200
     assert limits.sets_beyond_l2(1 << 30) == 2 and limits.sets_beyond_l2(1) == 200
 
 
