@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from cutlass_api._progress import progress_bar
+from cutlass_api.nn._beside import place_side_by_side
 from cutlass_api.nn._layers import (
     Layer,
     check_patterns,
@@ -94,6 +95,7 @@ def convert(
             if layer.reason is None:
                 replace(model, layer, found, replaced, weights)
                 bar.step(layer.name)
+    place_side_by_side(model)
     report.bytes_after = bytes_of(model)
     attach(model)
     print(report)

@@ -11,7 +11,7 @@ from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF
 from cutlass_api.nn import _activations
 from cutlass_api.nn._eager import Prepared
 from cutlass_api.ops import OPS
-from cutlass_api.weights import Weight
+from cutlass_api.weights import Weight, _adjacent
 from cutlass_api.weights._classes import CLASSES
 from cutlass_api.weights._formats import Fields, names
 from cutlass_api.weights._packing import REPACKED
@@ -203,6 +203,15 @@ class Linear(torch.nn.Module):
         super().__setstate__(state)
         for name, dtype in dtypes.items():
             self._buffers[name] = self._buffers[name].view(dtype)
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Layers side by side in memory (`_beside`) are saved one by one.
+        for name in () if keep_vars else (*self._buffers, "bias"):
+            if (tensor := destination.get(prefix + name)) is not None:
+                destination[prefix + name] = _adjacent.alone(tensor)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *others: Any, **options: Any

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cutlass_api._progress import progress_bar
+from cutlass_api.nn._beside import place_side_by_side
 from cutlass_api.nn._checkpoints import Checkpoint, Header, listed
 from cutlass_api.nn._layers import (
     check_patterns,
@@ -234,6 +235,7 @@ class Filling:
         if not failures:
             self._tie()
             self.targets.finish(is_pretrained(self.model))
+            place_side_by_side(self.model)
         self.report.tensors, self.report.bytes = len(order), bytes_of(self.model)
         if failures:
             raise ValueError(
