@@ -1,5 +1,8 @@
 """Products by weights of 4 and 8 bits in compiled graphs: ours, and torch's packed ones."""
 
+from functools import partial
+from itertools import pairwise
+
 import pytest
 import torch
 from cutlass_api import quantize, weights
@@ -86,6 +89,79 @@ def test_any_number_of_rows_has_one_graph(enabled) -> None:
         assert torch.equal(call(x, *fields), function(x, *fields))
     (lowered,) = graphs
     assert "kernel=" not in lowered.call, "it is chosen by shape"
+
+
+# ---- several weights of one input ----------------------------------------------------------------
+
+#: Rows of weights of one input, as q, k and v of attention.
+ROWS = (64, 32, 32)
+
+
+def parts(weight: Weight) -> list[Weight]:
+    """Weights side by side in memory: the rows of one weight."""
+    ends = [sum(ROWS[:at]) for at in range(len(ROWS) + 1)]
+    fields = weight.tensors()
+    return [
+        type(weight).from_tensors({name: x[start:end] for name, x in fields.items()})
+        for start, end in pairwise(ends)
+    ]
+
+
+def attended(kind: Weight, factors: int):
+    """A function of an input and the fields of weights."""
+
+    def function(x: torch.Tensor, *fields: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            quantized(kind)(x, *fields[at * factors : (at + 1) * factors])
+            for at in range(len(ROWS))
+        )
+        q, k, v = (each.view(-1, each.shape[-1]) for each in (q, k, v))
+        return torch.mm(torch.mm(q, torch.mm(q.t(), k)).t(), v)
+
+    return function
+
+
+def side_by_side(kind: str) -> Weight:
+    matrix = torch.randn(sum(ROWS), K, generator=torch.Generator().manual_seed(0))
+    kinds = {"uint4": partial(quantize.uint4, group=64), "fp8": quantize.fp8}
+    return kinds.get(kind, getattr(quantize, kind))(matrix).repack()
+
+
+@pytest.mark.parametrize("lies", ["beside", "reversed", "apart"])
+@pytest.mark.parametrize("name", ["int4", "uint4", "mxfp4", "fp8"])
+@pytest.mark.parametrize("shape", [(5, K), (2, 3, K)])
+def test_weights_of_one_input_are_one_call_if_they_lie_side_by_side(
+    shape, name, lies, enabled
+) -> None:
+    weight = side_by_side(name)
+    layers = parts(weight)[:: -1 if lies == "reversed" else 1]
+    factors = len(weight.tensors())
+    fields = [x for each in layers for x in each.tensors().values()]
+    if lies == "apart":
+        fields = [x.clone() for x in fields]
+    inputs = [*tensors(shape), *fields]
+    function = attended(weight, factors)
+    lowered = lower(function, inputs, prefers=is_ours)
+    joined = lowered.call.count("cutlass_api_beside(")
+    alone = lowered.call.count("cutlass_api_quantized_linear(")
+    assert (joined, alone) == ((0, 3) if lies == "apart" else (1, 0))
+    assert torch.equal(run_on_the_cpu(lowered, inputs), function(*inputs))
+    # The graph also runs with weights that lie apart.
+    copies = [inputs[0], *(x.clone() for x in fields)]
+    assert torch.equal(run_on_the_cpu(lowered, copies), function(*inputs))
+
+
+def test_products_one_by_one_where_they_are_faster(enabled) -> None:
+    weight = side_by_side("int4")
+    fields = [x for each in parts(weight) for x in each.tensors().values()]
+    inputs = [*tensors((5, K)), *fields]
+    function = attended(weight, len(weight.tensors()))
+    lowered = lower(function, inputs, prefers=is_replaced)
+    offered = lowered.choices[0]
+    assert [is_replaced(choice) for choice in offered] == [False] * OFFERED + [True]
+    assert lowered.call.count("cutlass_api_quantized_linear(") == len(ROWS)
+    assert "beside" not in lowered.call
+    assert torch.equal(run_on_the_cpu(lowered, inputs), function(*inputs))
 
 
 # ---- torch's packed products ---------------------------------------------------------------------

@@ -4,6 +4,7 @@ Lowering, scheduling and code generation are Inductor's own. The properties of t
 timings of choices are simulated.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -197,7 +198,7 @@ def trace(
 ) -> tuple[Any, list[Any]]:
     """The graph of a function of CUDA tensors like these, and the FakeTensors."""
     with mode:
-        fakes = [like_on_gpu(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+        fakes = all_like_on_gpu(inputs)
         # As AOTAutograd: nodes name the operation that they are a decomposition of, and operations
         # on symbolic shapes use the Python dispatcher.
         with config.patch(**patches), preserve_node_meta(), enable_python_dispatcher():
@@ -242,6 +243,23 @@ def lower_training(
 def like_on_gpu(value: torch.Tensor) -> torch.Tensor:
     """A CUDA tensor like this one, fake in a FakeTensorMode."""
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+
+
+def all_like_on_gpu(inputs: Sequence[Any]) -> list[Any]:
+    """CUDA tensors like these. Those that share a storage share one, too."""
+    storages = [x.untyped_storage() for x in inputs if isinstance(x, torch.Tensor)]
+    shared = Counter(storage._cdata for storage in storages)
+    bytes_of: dict[int, torch.Tensor] = {}
+
+    def like(value: torch.Tensor) -> torch.Tensor:
+        storage = value.untyped_storage()
+        if shared[storage._cdata] == 1:
+            return like_on_gpu(value)
+        whole = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cuda")
+        whole = bytes_of.setdefault(storage._cdata, whole).view(value.dtype)
+        return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+
+    return [like(x) if isinstance(x, torch.Tensor) else x for x in inputs]
 
 
 def lower_graph(

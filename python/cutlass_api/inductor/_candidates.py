@@ -1,6 +1,7 @@
 """Our kernels as choices of Inductor's autotuner."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import sympy
@@ -24,6 +25,7 @@ from cutlass_api.inductor._torch import (
 from cutlass_api.ops import _epilogues, _joint, _quantized_linear, _scales
 from cutlass_api.ops._library import rows_of
 from cutlass_api.ops._linear import bias_of_rows, matrix
+from cutlass_api.weights import _adjacent
 from cutlass_api.weights._formats import operand_of
 
 #: The key in a node's metadata of the choice that was the fastest when the node was lowered.
@@ -159,6 +161,50 @@ def joint_linear(
     )
 
 
+def beside(
+    *tensors: torch.Tensor,
+    out: torch.Tensor,
+    counts: Sequence[int],
+    product: str,
+    kernel: str | None = None,
+    **options: Any,
+) -> None:
+    """A product by weights side by side in memory, as one weight.
+
+    product: the choice that computes it. counts: how many of the tensors are of each of its
+    arguments: one, or a part of each weight. kernel: of all weights as one; where they lie apart,
+    each is multiplied by the one that ranks first.
+    """
+    choice, arguments = PRODUCTS[product], by_argument(tensors, counts)
+    whole = [whole_of(choice, each) for each in arguments]
+    if not any(each is None for each in whole):
+        choice.to_callable()(*whole, out=out, kernel=kernel, **options)
+        return
+    columns = [by_columns(choice, part).shape[0] for part in arguments[1]]
+    for at, part in enumerate(out.split(columns, -1)):
+        parts = (each[at] if len(each) > 1 else each[0] for each in arguments)
+        choice.to_callable()(*parts, out=part, **options)
+
+
+def by_argument(tensors: Sequence[Any], counts: Sequence[int]) -> list[Sequence[Any]]:
+    """The tensors of each argument of `beside`."""
+    ends = accumulate(counts)
+    return [tensors[end - count : end] for count, end in zip(counts, ends, strict=True)]
+
+
+def by_columns(choice: "Choice", part: torch.Tensor) -> torch.Tensor:
+    """A part of a weight, or of what belongs to it, with N as its first dimension; and back."""
+    return part if choice is QUANTIZED_LINEAR else part.t()
+
+
+def whole_of(choice: "Choice", parts: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """An argument of a product by all weights; None if its parts are not side by side."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = _adjacent.whole([by_columns(choice, part) for part in parts])
+    return None if whole is None else by_columns(choice, whole)
+
+
 def joint_linear_arguments(
     out: torch.Tensor, input: torch.Tensor, *layers: torch.Tensor, weights: int
 ) -> GemmArguments:
@@ -170,6 +216,34 @@ def joint_linear_arguments(
         epilogue = EpilogueArguments(_epilogues.BIAS, bias=list(layers[weights:]), D=target)
     of_sums = accumulator(input.dtype, layers[0].dtype)
     return GemmArguments(rows, columns, target, of_sums, epilogue=epilogue)
+
+
+def side_by_side(
+    tensors: Sequence[torch.Tensor], counts: Sequence[int], choice: "Choice"
+) -> list[torch.Tensor]:
+    """The tensors of `beside`, with copies of parts that lie side by side."""
+    found: list[torch.Tensor] = []
+    for parts in by_argument(tensors, counts):
+        if len(parts) > 1:
+            copies = _adjacent.copied([by_columns(choice, part) for part in parts])
+            parts = [by_columns(choice, copy) for copy in copies]
+        found += parts
+    return found
+
+
+def arguments_beside(
+    out: torch.Tensor,
+    *tensors: torch.Tensor,
+    counts: Sequence[int],
+    choice: "Choice",
+    make: Callable[..., GemmArguments],
+) -> GemmArguments:
+    """The product that a call of `beside` launches for weights side by side. make: makes the
+    arguments of the choice's product."""
+    with V.fake_mode:
+        placed = by_argument(side_by_side(tensors, counts, choice), counts)
+        whole = [whole_of(choice, parts) for parts in placed]
+    return make(out, *whole)
 
 
 class BenchmarkRequest(ExternKernelGPUBenchmarkRequest):
@@ -231,6 +305,9 @@ GROUPED = _choice(grouped, "cutlass_api_grouped_gemm")
 SCALED_GROUPED = _choice(scaled_grouped, "cutlass_api_scaled_grouped_gemm")
 JOINT_LINEAR = _choice(joint_linear, "cutlass_api_joint_linear")
 QUANTIZED_LINEAR = _choice(quantized_linear, "cutlass_api_quantized_linear")
+BESIDE = _choice(beside, "cutlass_api_beside")
+#: What `beside` computes, by name.
+PRODUCTS = {each.name: each for each in (GEMM, QUANTIZED_LINEAR)}
 
 
 def _odd_hints(sizes: Sequence[Any]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from torch import fx
 
 from cutlass_api.inductor import Options, _lowering, _packed
 from cutlass_api.inductor import _candidates as ours
+from cutlass_api.inductor._beside import join_products
 from cutlass_api.inductor._epilogue import Epilogue, Region
 from cutlass_api.inductor._joint import JointProposal, joint_proposals
 from cutlass_api.inductor._nodes import CAST, copied, is_call, origin_of
@@ -67,6 +68,7 @@ class ProductPass(CustomGraphPass):
         # Our operators run from Python: ahead-of-time code cannot call them.
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
             return
+        join_products(graph)
         # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
         proposals = _proposals(copied(graph), options.fuse and not config.emulate_precision_casts)
         for proposal in proposals:

@@ -113,7 +113,7 @@ def _is_plain(node: fx.Node) -> bool:
         and value.stride(0) == 1
         and value.stride(1) >= value.shape[0]
         and bool(needed_users(node))
-        and not _is_returned(node)
+        and not is_returned(node)
     )
 
 
@@ -125,10 +125,10 @@ def _is_beside(node: fx.Node, other: fx.Node) -> bool:
     )
 
 
-def _is_returned(node: fx.Node) -> bool:
+def is_returned(node: fx.Node) -> bool:
     """Whether the graph returns a node, or a view of it."""
     return any(
-        user.op == "output" or (user.target in _VIEWS and _is_returned(user)) for user in node.users
+        user.op == "output" or (user.target in _VIEWS and is_returned(user)) for user in node.users
     )
 
 

@@ -6,7 +6,7 @@ What it offers for an operator is the attribute ``lowering`` of the operator's r
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -23,7 +23,7 @@ from cutlass_api.inductor import Options
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor._nodes import has_hints
 from cutlass_api.inductor._options import options_in_force
-from cutlass_api.inductor._timing import time_alike
+from cutlass_api.inductor._timing import Arrange, time_alike
 from cutlass_api.inductor._torch import (
     SubgraphChoiceCaller,
     V,
@@ -123,80 +123,108 @@ def _register(operator: Operator) -> None:
 def _lower(operator: Operator, call: Call) -> Any:
     """The fastest of our kernels and the operations that the node in lowering replaces. None if
     Inductor does not autotune, or there is nothing to choose from."""
-    fakes = {name: _mapped(ours.symbolic, getattr(call, name)) for name in operator.tensors}
-    if not all(has_hints(fake) for value in fakes.values() for fake in _flat(value)):
+    fakes = {name: mapped(ours.symbolic, getattr(call, name)) for name in operator.tensors}
+    if not all(has_hints(fake) for value in fakes.values() for fake in flat(value)):
         return None
     assert operator.lowering is not None
     offer = operator.lowering(call.replace(**fakes))
     if offer is None:
         return None
     names = [*operator.factors, *offer.operands, *([offer.offsets] if offer.offsets else [])]
-    boxes = [box for name in names for box in _flat(getattr(call, name))]
+    boxes = [box for name in names for box in flat(getattr(call, name))]
     node = V.graph.current_node
     layout = row_major_layout(node.meta["val"])
-    replaced = [node.meta[key] for key in (REPLACED, PARTLY_REPLACED) if key in node.meta]
     nodes = list(realize_inputs(*boxes))
     choices: list[Any] = []
     if ours.are_wanted() and layout.device.type == "cuda":
         try:
-            choices = _candidates(offer, nodes, layout)
+            choice, make, options = offered(offer)
+            choices = ours.callers(candidate_count(), choice, nodes, layout, make, **options)
         except Exception:
-            if not replaced:
+            if REPLACED not in node.meta:
                 raise
             log.debug("no kernels of ours for %s", operator.overload, exc_info=True)
-    chosen = [choice for choice in choices if choice.description == node.meta.get(CHOSEN)]
-    if chosen:  # not if the layouts of operands are others than in the trial
-        choices, replaced = chosen[:1], []
+    inputs = {len(nodes) - 1: _even_groups(nodes[0])} if offer.offsets else None
+    backends = None if offer.offsets else "ATEN"
+    return fastest(operator.name, choices, nodes, layout, boxes, backends, inputs=inputs)
+
+
+def fastest(
+    name: str,
+    choices: Sequence[Any],
+    nodes: Sequence[Any],
+    layout: Any,
+    boxes: Any,
+    backends: str | None = "ATEN",
+    inputs: dict[int, Any] | None = None,
+    arrange: Arrange = tuple,
+) -> Any:
+    """The output of the fastest of our kernels and the operations that the node in lowering
+    replaces; None if there is neither.
+
+    boxes and nodes: the operands, before and after `realize_inputs`. backends: as of
+    `ReplacedCaller`. inputs: functions that make operands for timings, by their places. arrange: as
+    of `time_alike`.
+    """
+    meta = V.graph.current_node.meta
+    replaced = [meta[key] for key in (REPLACED, PARTLY_REPLACED) if key in meta]
+    chosen = [choice for choice in choices if choice.description == meta.get(CHOSEN)]
+    # None is chosen if the layouts of operands are others than in the trial.
+    all_choices = chosen[:1] if chosen else list(choices)
     # For the comparison with a fused kernel, the product is the fastest of ATEN's and ours.
     # Triton's templates would double the time of compilation; they take part once the operations
     # are inlined.
-    backends = None if offer.offsets else "ATEN"
-    for at, module in enumerate(replaced):
-        alone = node.meta.get(ALONE) if at == 0 else None
-        choices.append(ReplacedCaller(at, module, nodes, layout, boxes, backends, alone))
-    if not choices:
+    for at, module in enumerate([] if chosen else replaced):
+        alone = meta.get(ALONE) if at == 0 else None
+        all_choices.append(ReplacedCaller(at, module, nodes, layout, boxes, backends, alone))
+    if not all_choices:
         return None
-    time_alike(choices)
+    time_alike(all_choices, arrange)
     result = autotune_select_algorithm(
-        f"cutlass_api_{operator.name}",
-        choices,
+        f"cutlass_api_{name}",
+        all_choices,
         nodes,
         layout,
-        input_gen_fns={len(nodes) - 1: _even_groups(nodes[0])} if offer.offsets else None,
+        input_gen_fns=inputs,
         return_multi_template=False,
     )
     return result[0] if isinstance(result, tuple) else result
 
 
-def _flat(value: Any) -> Sequence[Any]:
+def flat(value: Any) -> Sequence[Any]:
     """The tensors of an argument: a tensor, a list of tensors, or none."""
     if isinstance(value, list | tuple):
         return value
     return [] if value is None else [value]
 
 
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """The same argument of other tensors."""
     if isinstance(value, list | tuple):
         return list(map(function, value))
     return None if value is None else function(value)
 
 
-def _candidates(offer: Lowering, nodes: Sequence[Any], layout: Any) -> list[Any]:
-    """The kernels that rank first."""
-    count = candidate_count()
+class Offered(NamedTuple):
+    """What `ours.callers` takes beside the nodes of a product."""
+
+    choice: ours.Choice
+    make_arguments: Callable[..., Any]
+    options: dict[str, Any]
+
+
+def offered(offer: Lowering) -> Offered:
+    """The kernels for a product, which ``operator.lowering`` describes."""
     if offer.joint:
         joint = {"weights": offer.joint}
-        make = partial(ours.joint_linear_arguments, **joint)
-        return list(ours.callers(count, ours.JOINT_LINEAR, nodes, layout, make, **joint))
+        return Offered(ours.JOINT_LINEAR, partial(ours.joint_linear_arguments, **joint), joint)
     if offer.weight is not None:
         names = tuple(offer.operands)
         make = partial(ours.quantized_linear_arguments, names=names, **offer.weight)
         options = offer.weight
         if offer.epilogue is not None:
             options = {"epilogue": offer.epilogue, "element": offer.element}
-        choice = ours.QUANTIZED_LINEAR
-        return list(ours.callers(count, choice, nodes, layout, make, names=names, **options))
+        return Offered(ours.QUANTIZED_LINEAR, make, {"names": names, **options})
 
     def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *others: Any) -> Any:
         *operands, offsets = others if offer.offsets else (*others, None)
@@ -222,7 +250,7 @@ def _candidates(offer: Lowering, nodes: Sequence[Any], layout: Any) -> list[Any]
     choice = ours.GEMM
     if offer.offsets:
         choice = ours.GROUPED if offer.epilogue is None else ours.SCALED_GROUPED
-    return list(ours.callers(count, choice, nodes, layout, arguments, **options))
+    return Offered(choice, arguments, options)
 
 
 def candidate_count() -> int:

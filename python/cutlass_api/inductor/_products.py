@@ -146,18 +146,18 @@ def restore_vector_product(graph: fx.Graph, total: fx.Node) -> fx.Node | None:
             user.replace_all_uses_with(restored)
             graph.erase_node(user)
     total.replace_all_uses_with(widened)
-    _erase_unused(graph, total)
+    erase_unused(graph, total)
     return restored
 
 
-def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
+def erase_unused(graph: fx.Graph, node: fx.Node) -> None:
     """Erases a node that nothing uses, and what only this node used."""
     if node.op != "call_function" or node.users:
         return
     inputs = node.all_input_nodes
     graph.erase_node(node)
     for each in inputs:
-        _erase_unused(graph, each)
+        erase_unused(graph, each)
 
 
 def is_of_mm(node: fx.Node) -> bool:

@@ -24,24 +24,28 @@ _ROUNDS = 7
 _COPIES = 16
 
 
-def time_alike(choices: Sequence[Any]) -> bool:
+#: Moves the inputs of a call in memory.
+Arrange = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+def time_alike(choices: Sequence[Any], arrange: Arrange = tuple) -> bool:
     """Lets Inductor time these choices of one product by `milliseconds`, if it serves all of them.
 
     Inductor keeps its own timer otherwise: times by different methods do not compare. Returns
-    whether the choices are timed by `milliseconds`.
+    whether the choices are timed by `milliseconds`. arrange: makes the inputs of each call.
     """
     if any(run_function(choice) is None for choice in choices):
         return False
     for choice in choices:
-        choice.benchmark = functools.partial(_benchmark, choice)
+        choice.benchmark = functools.partial(_benchmark, choice, arrange)
     return True
 
 
-def _benchmark(choice: Any, *inputs: Any, out: torch.Tensor) -> float:
+def _benchmark(choice: Any, arrange: Arrange, *inputs: Any, out: torch.Tensor) -> float:
     make_call = run_function(choice)
     assert make_call is not None  # `time_alike` has checked it
     factor = getattr(choice, "time_factor", 1.0)
-    sets = _input_sets(inputs)
+    sets = list(map(arrange, _input_sets(inputs)))
     return factor * milliseconds(lambda: [make_call(*values, out=out) for values in sets])
 
 
