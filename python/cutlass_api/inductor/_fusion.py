@@ -31,6 +31,7 @@ from cutlass_api.inductor._products import (
     replace_unhandled,
     restore_vector_product,
 )
+from cutlass_api.inductor._quantize import fuse_quantizations, merge_quantizations
 from cutlass_api.inductor._regions import (
     fitting,
     grown,
@@ -68,7 +69,9 @@ class ProductPass(CustomGraphPass):
         # Our operators run from Python: ahead-of-time code cannot call them.
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
             return
+        merge_quantizations(graph)
         join_products(graph)
+        fuse_quantizations(graph)
         # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
         proposals = _proposals(copied(graph), options.fuse and not config.emulate_precision_casts)
         for proposal in proposals:

@@ -29,10 +29,11 @@ from cutlass_api.inductor._products import is_of_mm, is_product, needs_epilogue
 aten = torch.ops.aten
 
 _REDUCTIONS = (aten.sum, aten.mean, aten.amax, aten.amin, aten.var_mean, aten.var)
+_SAME_ELEMENTS = (aten.view, aten.reshape, aten.permute, aten.unsqueeze, aten.squeeze)
 #: Operations that Inductor fuses without arithmetic.
 _VIEWS = (
-    *(aten.view, aten.reshape, aten.permute, aten.unsqueeze, aten.squeeze, aten.expand),
-    *(aten.slice, aten.select, aten.clone, aten.cat, aten._unsafe_view),
+    *_SAME_ELEMENTS,
+    *(aten.expand, aten.slice, aten.select, aten.clone, aten.cat, aten._unsafe_view),
 )
 
 
@@ -99,6 +100,13 @@ def seconds(product: fx.Node) -> list[fx.Node]:
     if a.all_input_nodes:
         views += [node for node in a.all_input_nodes[0].users if node is not a and is_same(node, a)]
     return [node for view in views for node in view.users if fits(node)]
+
+
+def unviewed(node: Any) -> Any:
+    """The node whose elements a node shows in another shape."""
+    while getattr(node.target, "overloadpacket", None) in _SAME_ELEMENTS:
+        node = node.args[0]
+    return node
 
 
 def is_same(one: Any, other: Any) -> bool:

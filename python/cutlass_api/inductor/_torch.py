@@ -14,6 +14,7 @@ from torch._inductor.autotune_process import ExternKernelGPUBenchmarkRequest
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codegen.subgraph import SubgraphChoiceCaller, inline_subgraph_to_ir_nodes
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import (
     FixedLayout,
@@ -159,5 +160,6 @@ __all__ = [
     "realize_inputs",
     "register_lowering",
     "require_contiguous",
+    "select_decomp_table",
     "utils",
 ]
