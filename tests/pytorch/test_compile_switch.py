@@ -18,7 +18,7 @@ from cutlass_api.inductor import _candidates, _integration, _torch
 from cutlass_api.inductor._fusion import ProductPass
 from support.helpers import run_python
 from support.pretended_gpu import Lowered, lower
-from support.torch_compile import W, X, is_ours, relu_of_linear, tensors
+from support.torch_compile import W, X, has_ours, is_ours, relu_of_linear, tensors
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -188,6 +188,13 @@ def test_a_compiled_function_on_the_cpu_is_unchanged(enabled) -> None:
     compiled = torch.compile(lambda x, w: torch.relu(F.linear(x, w)), mode="max-autotune")
     x, w = tensors((16, 32), (24, 32), dtype=torch.float32)
     torch.testing.assert_close(compiled(x, w), torch.relu(F.linear(x, w)))
+
+
+def test_programmatic_dependent_launch_of_inductor_leaves_us_out(enabled) -> None:
+    """Its kernels would not wait for those in front of ours."""
+    inputs = tensors((64, 64), (64, 64))
+    assert not has_ours(lower(torch.mm, inputs, **{"triton.enable_pdl": True}))
+    assert has_ours(lower(torch.mm, inputs))
 
 
 def test_lowered_is_what_it_says() -> None:
