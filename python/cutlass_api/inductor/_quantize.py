@@ -1,6 +1,6 @@
 """Quantization of activations at run time, in a post-grad graph.
 
-Layers of one input quantize it each: AOTAutograd merges equal operations in training alone. A row
+Layers of one input quantize it each, and nothing merges equal operations of inference graphs. A row
 with one scale becomes Inductor's own operations where they fuse with what computes it, as a norm.
 """
 
