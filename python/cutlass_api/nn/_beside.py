@@ -1,6 +1,4 @@
-"""Puts the weights of a module's layers side by side in memory: compiled graphs multiply an input
-by several of them, as q, k and v of attention, in one launch.
-"""
+"""The weights of a module's layers side by side in memory."""
 
 from collections import Counter, defaultdict
 from typing import Any
@@ -13,23 +11,37 @@ from cutlass_api.weights import _adjacent
 
 
 def place_side_by_side(model: torch.nn.Module) -> None:
-    """Moves the tensors of the layers of each module that `_alike` describes alike. Layers that
-    share a weight or a bias with others stay where they are.
+    """Moves the weights of each module's layers to one place in memory, where compiled graphs
+    multiply an input by all of them in one launch.
+
+    Layers of one format that have the same K, size of groups, dtype of scales and activations, on
+    one device, and all or none a bias, lie one behind the other, in the order of the module.
+    :func:`convert` and :func:`load` do so at their end. What moves the tensors one by one takes
+    them apart: ``model.to``, copies of the model, ``load_state_dict(assign=True)``, a pickle. Call
+    this function after it. It copies the weights of one module at a time, and changes no values.
+
+    Where they are stay: layers with a factor (NVFP4) or a permutation, on ``meta``, sharded,
+    quantized as a whole, that are part of two modules or share a weight or a bias with another
+    layer, and those whose weights would not begin at multiples of 16 bytes.
     """
-    shared = Counter(
-        id(tensor)
-        for layer in model.modules()
-        if isinstance(layer, Linear) and layer.format is not None
-        for tensor in _tensors(layer).values()
+    modules = list(model.modules())
+    parents = Counter(id(child) for module in modules for child in set(module.children()))
+    memory = Counter(
+        _adjacent.identity(tensor)
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
     )
-    for module in list(model.modules()):
+    for module in modules:
         groups: dict[Any, list[Linear]] = defaultdict(list)
         for layer in dict.fromkeys(module.children()):
-            key = _alike(layer) if isinstance(layer, Linear) else None
-            if key is not None and all(shared[id(x)] == 1 for x in _tensors(layer).values()):
-                groups[key].append(layer)
-        for layers in groups.values():
-            if len(layers) > 1:
+            if not isinstance(layer, Linear) or parents[id(layer)] > 1:
+                continue
+            if any(memory[_adjacent.identity(tensor)] > 1 for tensor in _tensors(layer).values()):
+                continue
+            groups[_alike(layer)].append(layer)
+        for key, layers in groups.items():
+            if key is not None and len(layers) > 1:
                 _place(layers)
 
 
@@ -40,14 +52,14 @@ def _tensors(layer: Linear) -> dict[str, Tensor]:
 
 
 def _alike(layer: Linear) -> Any:
-    """What layers have in common that are placed. None for a layer that stays: of a plain matrix, a
-    permutation, a factor, or one scale for all of the weight.
-    """
+    """What layers have in common that are placed. None for a layer that stays."""
     tensors = _tensors(layer)
     if layer.format is None or not tensors.keys().isdisjoint(("permutation", "factor")):
         return None
     plain = (torch.Tensor, torch.nn.Parameter)
     if any(type(x) not in plain or x.is_meta or x.dim() == 0 for x in tensors.values()):
+        return None
+    if layer.bias is not None and layer.bias.is_inference():
         return None
     described = ((name, x.dtype, x.shape[1:], x.device) for name, x in tensors.items())
     return layer.format, layer.activations, layer.in_features, *described
@@ -56,10 +68,12 @@ def _alike(layer: Linear) -> Any:
 def _place(layers: list[Linear]) -> None:
     named = [_tensors(layer) for layer in layers]
     lists = {name: [tensors[name] for tensors in named] for name in named[0]}
-    if all(_adjacent.whole(parts) is not None for parts in lists.values()):
+    apart = {name: parts for name, parts in lists.items() if not _adjacent.are_beside(parts)}
+    # The memory of a bias may be part of what is not the layer's.
+    if any(map(_adjacent.is_part, apart.get("bias", ()))):
         return
     with torch.inference_mode(False), torch.no_grad():
-        moved = {name: _adjacent.beside(parts) for name, parts in lists.items()}
+        moved = {name: _adjacent.beside(parts) for name, parts in apart.items()}
     if any(copies is None for copies in moved.values()):
         return
     for name, copies in moved.items():
@@ -69,4 +83,5 @@ def _place(layers: list[Linear]) -> None:
                 layer.bias.data = copy
             else:
                 layer._buffers[name] = copy
-            layer._prepared.clear()
+    for layer in layers:
+        layer._prepared.clear()

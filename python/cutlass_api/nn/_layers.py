@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._schemes import Scheme
+from cutlass_api.weights._adjacent import identity
 
 #: Modules that read the weights of their layers themselves.
 READERS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
@@ -185,11 +186,3 @@ def matrix_of(module: Any) -> Tensor:
     """The matrix (N, K) of a linear layer."""
     weight: Tensor = module.weight.detach()
     return weight.t() if is_conv1d(module) else weight
-
-
-def identity(tensor: Tensor) -> Any:
-    """What tensors have in common that are the same memory."""
-    if type(tensor) not in (Tensor, torch.nn.Parameter):
-        return id(tensor)
-    # Also of meta tensors.
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel(), tensor.dtype

@@ -187,16 +187,24 @@ class Linear(torch.nn.Module):
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         new = memo[id(self)] = type(self).__new__(type(self))
+        for name in self._parts():
+            if name in self._buffers:  # torch would copy all of the storage
+                memo.setdefault(id(self._buffers[name]), self._buffers[name].clone())
         new.__dict__.update(deepcopy(self.__dict__, memo))
         return new
 
     def __getstate__(self) -> dict[str, Any]:
+        parts = self._parts()
+        parameters = dict(self._parameters)
+        if self.bias is not None and "bias" in parts:
+            parameters["bias"] = torch.nn.Parameter(parts.pop("bias"), self.bias.requires_grad)
         # Of float8, the bits: torch pickles, but does not load them.
-        fields = self._buffers.items()
+        fields = {**self._buffers, **parts}.items()
         float8 = {name: x for name, x in fields if x is not None and x.dtype in (*FLOAT8, E8M0)}
         dtypes = {name: x.dtype for name, x in float8.items()}
         bits = {name: x.view(torch.uint8) for name, x in float8.items()}
-        return {**vars(self), "_buffers": {**self._buffers, **bits}, "_dtypes": dtypes}
+        changed = {"_parameters": parameters, "_buffers": {**dict(fields), **bits}}
+        return {**vars(self), **changed, "_dtypes": dtypes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         dtypes = state.pop("_dtypes")
@@ -208,10 +216,14 @@ class Linear(torch.nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        # Layers side by side in memory (`_beside`) are saved one by one.
-        for name in () if keep_vars else (*self._buffers, "bias"):
-            if (tensor := destination.get(prefix + name)) is not None:
-                destination[prefix + name] = _adjacent.alone(tensor)
+        if not keep_vars:
+            destination.update((prefix + name, x) for name, x in self._parts().items())
+
+    def _parts(self) -> dict[str, Tensor]:
+        """What lies side by side with other layers (`_beside`), in storages of their own."""
+        named = {**self._buffers, "bias": self.bias}
+        parts = {name: x for name, x in named.items() if x is not None and _adjacent.is_part(x)}
+        return {name: _adjacent.alone(x) for name, x in parts.items()}
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *others: Any, **options: Any

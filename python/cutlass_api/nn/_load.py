@@ -15,7 +15,6 @@ from cutlass_api.nn._checkpoints import Checkpoint, Header, listed
 from cutlass_api.nn._layers import (
     check_patterns,
     check_unheld,
-    identity,
     is_conv1d,
     unwrapped,
 )
@@ -26,6 +25,7 @@ from cutlass_api.nn._save import attach
 from cutlass_api.nn._stored import Reader, Stored, stored_layers
 from cutlass_api.nn._targets import Targets, describe
 from cutlass_api.weights import Weight
+from cutlass_api.weights._adjacent import identity
 
 
 def load(

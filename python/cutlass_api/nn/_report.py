@@ -8,7 +8,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from cutlass_api._tables import html_table
-from cutlass_api.nn._layers import Layer, identity
+from cutlass_api.nn._layers import Layer
+from cutlass_api.weights._adjacent import identity
 
 TITLES = ("layer", "count", "(N, K)", "result")
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from cutlass_api.nn._checkpoints import INDEX, WHOLE, listed
-from cutlass_api.nn._layers import identity, original, unwrapped
+from cutlass_api.nn._layers import original, unwrapped
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._names import is_pretrained
 from cutlass_api.nn._stored import factor_key
 from cutlass_api.utils import ceil_div
 from cutlass_api.weights import Weight
+from cutlass_api.weights._adjacent import identity
 from cutlass_api.weights._packing import packed
 from cutlass_api.weights._scales import WHOLE as ALL
 from cutlass_api.weights._shards import is_dtensor

@@ -10,10 +10,11 @@ from torch.nn.parameter import is_lazy
 
 from cutlass_api._dtypes import FLOATS
 from cutlass_api.nn._checkpoints import Header, listed
-from cutlass_api.nn._layers import COMPILED, extents, identity, is_conv1d, original, unfit
+from cutlass_api.nn._layers import COMPILED, extents, is_conv1d, original, unfit
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._names import INITIALIZED
 from cutlass_api.weights import Weight
+from cutlass_api.weights._adjacent import identity
 from cutlass_api.weights._shards import is_dtensor
 
 
