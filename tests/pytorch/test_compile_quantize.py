@@ -52,6 +52,34 @@ def test_layers_of_one_input_are_two_launches(scheme, bias) -> None:
     assert found.total() == 5, "three products of their results"
 
 
+@pytest.mark.parametrize("n, is_joined", [(256, True), (200, False), (320, False), (192, False)])
+def test_blocks_that_end_inside_a_layer_are_multiplied_apart(n, is_joined) -> None:
+    model = nn.ModuleList(nn.Linear(512, n, bias=False, dtype=torch.bfloat16) for _ in range(2))
+    convert(model, "fp8-block")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(model[0](x).t(), model[1](x))
+
+    call, graphs = compiled(function, prefers=is_ours, runs=False)
+    with torch.no_grad(), cutlass_api.inductor.enabled():
+        call(*tensors((8, 512)))
+    assert (launches(graphs[0].call)[BESIDE] == 1) == is_joined
+
+
+@pytest.mark.parametrize("scheme", ["fp8", "int8"])
+def test_any_number_of_rows_has_one_graph(scheme) -> None:
+    model = Attention(256, has_norm=True, bias=False)
+    convert(model, scheme)
+    call, graphs = compiled(model, prefers=is_ours, runs=False)
+    for rows in (8, 5, 300, 17):
+        (x,) = tensors((rows, 256))
+        torch._dynamo.mark_dynamic(x, 0)
+        with torch.no_grad(), cutlass_api.inductor.enabled():
+            call(x)
+    (lowered,) = graphs
+    assert QUANTIZE not in launches(lowered.call)
+
+
 @pytest.mark.parametrize("scheme", ["fp8", "int8"])
 def test_a_norm_and_the_quantization_behind_it_are_one_launch(scheme) -> None:
     lowered = lowered_attention(scheme, has_norm=True)

@@ -245,7 +245,9 @@ class Format:
         n, k = matrix.shape
         height = n if self.scales.extent == WHOLE else self.scales.extent
         width = k if self.scales.depth == WHOLE else self.scales.depth
-        whole = torch.nn.functional.pad(matrix.float(), (0, -k % width, 0, -n % height))
+        whole, padding = matrix.float(), (0, -k % width, 0, -n % height if height > 1 else 0)
+        if any(padding):  # n may be a symbol
+            whole = torch.nn.functional.pad(whole, padding)
         blocks = whole.view(whole.shape[0] // height, height, whole.shape[1] // width, width)
         values, scales, zeros, factor = self.quantize_blocks(blocks)
         shape = blocks.shape[0], blocks.shape[2]
