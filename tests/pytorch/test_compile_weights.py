@@ -151,6 +151,28 @@ def test_weights_of_one_input_are_one_call_if_they_lie_side_by_side(
     assert torch.equal(run_on_the_cpu(lowered, copies), function(*inputs))
 
 
+@pytest.mark.parametrize("is_view", [False, True])
+def test_a_product_that_is_read_by_strides_is_a_launch_of_its_own(is_view, enabled) -> None:
+    weight = side_by_side("int4")
+    layers = parts(weight)
+    fields = [x for each in layers for x in each.tensors().values()]
+    factors = len(weight.tensors())
+
+    def function(x: torch.Tensor, *fields: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            quantized(weight)(x, *fields[at * factors : (at + 1) * factors]) for at in range(3)
+        )
+        read = q.view(-1) if is_view else q
+        strided = read.as_strided((5, 32), (64, 1), 32)
+        return torch.mm(torch.mm(k.t(), v), strided.t())
+
+    inputs = [*tensors((5, K)), *fields]
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert lowered.call.count("cutlass_api_beside(") == 1
+    assert lowered.call.count("cutlass_api_quantized_linear(") == 1
+    assert torch.equal(run_on_the_cpu(lowered, inputs), function(*inputs))
+
+
 def test_products_one_by_one_where_they_are_faster(enabled) -> None:
     weight = side_by_side("int4")
     fields = [x for each in parts(weight) for x in each.tensors().values()]

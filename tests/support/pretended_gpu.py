@@ -25,7 +25,7 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder, joint_graph_passes
-from torch._inductor.fx_passes.post_grad import post_grad_passes
+from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
 from torch._inductor.graph import GraphLowering
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
@@ -284,6 +284,7 @@ def lower_graph(
         if not is_backward:  # AOTAutograd runs these on the joint graph
             joint_graph_passes(traced)
         post_grad_passes(traced, is_inference=is_inference)
+        view_to_reshape(traced)
         graph = GraphLowering(
             traced,
             example_inputs=fakes,

@@ -30,6 +30,7 @@ from cutlass_api.inductor._torch import V, realize_inputs, register_lowering, ro
 from cutlass_api.inductor._trials import Trial
 from cutlass_api.ops import OPERATORS
 from cutlass_api.ops._operator import Lowering
+from cutlass_api.weights._scales import WIDE_BLOCK
 
 aten = torch.ops.aten
 #: The operators of products by weights of 4 and 8 bits.
@@ -137,27 +138,29 @@ def _counts(products: Sequence[Product]) -> tuple[int, ...] | None:
     """How many tensors each argument of the joined product has: one that all products share, or a
     part of each. None if parts do not lie side by side, in the order of the products."""
     choice = _lowering.offered(products[0].offer).choice
-    counts: list[int] = []
-    for parts in zip(*(product.tensors for product in products), strict=True):
-        if not counts or all(is_same(part, parts[0]) for part in parts):
+    counts = [1]  # of A
+    for parts in list(zip(*(product.tensors for product in products), strict=True))[1:]:
+        if all(is_same(part, parts[0]) for part in parts):
             counts.append(1)
             continue
-        shared = {_columns_of_one(choice, *pair) for pair in zip(parts, products, strict=True)}
+        columns = {_columns_of_one(choice, *pair) for pair in zip(parts, products, strict=True)}
         whole = ours.whole_of(choice, [value_of(part) for part in parts])
-        if None in shared or len(shared) > 1 or whole is None:
+        if None in columns or len(columns) > 1 or whole is None:
             return None
         counts.append(len(parts))
-    return tuple(counts) if counts[1] > 1 else None
+    is_one_weight = counts[1] == 1
+    return None if is_one_weight else tuple(counts)
 
 
 def _columns_of_one(choice: Any, part: fx.Node, product: Product) -> int | None:
-    """How many columns of a product have one element, along N, of an operand. None if the operand
-    is no input of the graph, or if its last element has fewer."""
+    """How many columns of a product have one element of an operand: one, or all of a block of
+    scales. None if the operand is no input of the graph, or if a block has fewer."""
     value = value_of(part)
     if not is_input(part) or not is_static(value) or value.dim() == 0:
         return None
     count = ours.by_columns(choice, value).shape[0]
-    return None if count == 0 or product.columns % count else product.columns // count
+    served = (1, WIDE_BLOCK.extent)
+    return next((each for each in served if count * each == product.columns), None)
 
 
 def _join(graph: fx.Graph, products: Sequence[Product]) -> None:

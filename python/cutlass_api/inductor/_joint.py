@@ -126,9 +126,13 @@ def _is_beside(node: fx.Node, other: fx.Node) -> bool:
 
 
 def is_returned(node: fx.Node) -> bool:
-    """Whether the graph returns a node, or a view of it."""
+    """Whether the graph returns a node, or a view of it, or reads its storage by strides of its
+    own: a slice of another tensor would be copied, or read where it is not."""
     return any(
-        user.op == "output" or (user.target in _VIEWS and is_returned(user)) for user in node.users
+        user.op == "output"
+        or is_call(user, aten.as_strided.default)
+        or (user.target in _VIEWS and is_returned(user))
+        for user in node.users
     )
 
 

@@ -65,7 +65,7 @@ def _create_choices(factory: Callable[[], InductorChoices] | None) -> InductorCh
 def autotunes() -> bool:
     """Whether the calling thread compiles with max-autotune, and our kernels may take part.
 
-    They let the next grid start before those in front of them are complete. With ``enable_pdl``,
+    Some let the next grid start before those in front of them are complete. With ``enable_pdl``,
     Inductor's kernels would not wait for these: they wait for the one before them alone, where they
     read what it writes.
     """
