@@ -100,10 +100,18 @@ def of_two(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
     return chained([F.linear(x, first), F.linear(x + 1, *others[:1])])
 
 
+def by_strides(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    """Reads the storages of views of the products."""
+    first, other = (F.linear(x, weight) for weight in weights)
+    rows = first.view(-1).as_strided((4, 64), (128, 1), 64)
+    return torch.mm(rows, other[1:].as_strided((64, 7), (1, 64)))
+
+
 #: Functions, and the shapes of their inputs, of which no products are joined.
 SEPARATE: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "other orders": (of_columns, [(8, 96), (96, 128), (96, 64)]),
     "results of the graph": (returned, SHAPES),
+    "results read by strides": (by_strides, [(8, 96), (64, 96), (64, 96)]),
     "columns in no tiles": (attention, [(8, 96), (33, 96), (33, 96)]),
     "other matrices A": (of_two, SHAPES[:3]),
 }

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor import _lowering
-from cutlass_api.inductor._joint import is_returned
+from cutlass_api.inductor._joint import needs_own_memory
 from cutlass_api.inductor._nodes import (
     add_call,
     has_hints,
@@ -101,7 +101,7 @@ def join_products(graph: fx.Graph) -> None:
 def _product(node: fx.Node) -> Product | None:
     """The product that a node computes with a kernel of its arguments, if it may be joined."""
     operator = SERVED.get(node.target) if node.op == "call_function" else None
-    if operator is None or not needed_users(node) or is_returned(node):
+    if operator is None or not needed_users(node) or needs_own_memory(node):
         return None
     call = operator.bind(node.args, node.kwargs)
     nodes = [each for name in operator.tensors for each in _lowering.flat(getattr(call, name))]
@@ -153,8 +153,8 @@ def _counts(products: Sequence[Product]) -> tuple[int, ...] | None:
 
 
 def _columns_of_one(choice: Any, part: fx.Node, product: Product) -> int | None:
-    """How many columns of a product have one element of an operand: one, or all of a block of
-    scales. None if the operand is no input of the graph, or if a block has fewer."""
+    """How many columns of a product share one element of an operand: one, or the 128 of a block of
+    scales. None if the operand is no input of the graph, or if its last block has fewer columns."""
     value = value_of(part)
     if not is_input(part) or not is_static(value) or value.dim() == 0:
         return None

@@ -34,7 +34,10 @@ aten = torch.ops.aten
 
 #: The fewest columns of a tile: those of all weights but the last are a multiple of them.
 _COLUMNS = 16
-_VIEWS = (*RESHAPES, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim)
+_VIEWS = (
+    *(*RESHAPES, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim),
+    *(aten.slice.Tensor, aten.select.int),
+)
 
 
 class JointProposal:
@@ -113,7 +116,7 @@ def _is_plain(node: fx.Node) -> bool:
         and value.stride(0) == 1
         and value.stride(1) >= value.shape[0]
         and bool(needed_users(node))
-        and not is_returned(node)
+        and not needs_own_memory(node)
     )
 
 
@@ -125,13 +128,14 @@ def _is_beside(node: fx.Node, other: fx.Node) -> bool:
     )
 
 
-def is_returned(node: fx.Node) -> bool:
-    """Whether the graph returns a node, or a view of it, or reads its storage by strides of its
-    own: a slice of another tensor would be copied, or read where it is not."""
+def needs_own_memory(node: fx.Node) -> bool:
+    """Whether a node must not be a slice of another tensor: the graph returns it, which would copy
+    the slice, or reads its storage by other strides, where the slice does not lie. Also of a view
+    of it."""
     return any(
         user.op == "output"
         or is_call(user, aten.as_strided.default)
-        or (user.target in _VIEWS and is_returned(user))
+        or (user.target in _VIEWS and needs_own_memory(user))
         for user in node.users
     )
 
