@@ -15,14 +15,14 @@ def place_side_by_side(model: torch.nn.Module) -> None:
     multiply an input by all of them in one launch.
 
     Layers of one format that have the same K, size of groups, dtype of scales and activations, on
-    one device, and all or none a bias, lie one behind the other, in the order of the module.
+    one device, all with a bias or all without, lie one behind the other in the module's order.
     :func:`convert` and :func:`load` do so at their end. What moves the tensors one by one takes
     them apart: ``model.to``, copies of the model, ``load_state_dict(assign=True)``, a pickle. Call
     this function after it. It copies the weights of one module at a time, and changes no values.
 
-    Where they are stay: layers with a factor (NVFP4) or a permutation, on ``meta``, sharded,
-    quantized as a whole, that are part of two modules or share a weight or a bias with another
-    layer, and those whose weights would not begin at multiples of 16 bytes.
+    These layers stay where they are: with a factor (NVFP4), a permutation, or one scale for all of
+    the weight; on ``meta``, or sharded; that are part of two modules, or share a weight or a bias
+    with another layer; and those whose weights would not begin at multiples of 16 bytes.
     """
     modules = list(model.modules())
     parents = Counter(id(child) for module in modules for child in set(module.children()))

@@ -187,9 +187,9 @@ class Linear(torch.nn.Module):
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         new = memo[id(self)] = type(self).__new__(type(self))
-        for name in self._parts():
-            if name in self._buffers:  # torch would copy all of the storage
-                memo.setdefault(id(self._buffers[name]), self._buffers[name].clone())
+        for field in self._buffers.values():
+            if field is not None and _adjacent.is_part(field):
+                memo.setdefault(id(field), field.clone())  # torch copies all of the storage
         new.__dict__.update(deepcopy(self.__dict__, memo))
         return new
 
