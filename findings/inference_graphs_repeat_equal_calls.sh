@@ -49,6 +49,7 @@ assert calls_of(True) == (1 if torch.__version__.startswith("2.11.") else 2)
 assert calls_of(False) == 2
 EOF
 for version in 2.11.0 2.15.0; do
-    "$folder/venv/bin/uv" pip install --quiet --python "$folder/venv/bin/python" "torch==$version" numpy
+    "$folder/venv/bin/uv" pip install --quiet --python "$folder/venv/bin/python" \
+        "torch==$version" numpy
     "$folder/venv/bin/python" -W ignore "$folder/demo.py"
 done
