@@ -5,7 +5,12 @@ Quantize while a model loads::
     config = cutlass_api.transformers.Config("int4")
     model = AutoModelForCausalLM.from_pretrained(path, quantization_config=config)
 
-Importing this module imports transformers, and registers the method "rutlass" there.
+Products of mixtures of experts::
+
+    model.set_experts_implementation("cutlass_api")
+
+Importing this module imports transformers, and registers the method "rutlass" and the experts
+implementation "cutlass_api" there.
 """
 
 import re
@@ -20,6 +25,7 @@ from torch import Tensor
 try:
     from transformers.core_model_loading import ConversionOps, WeightConverter
     from transformers.integrations import finegrained_fp8
+    from transformers.integrations.moe import ExpertsInterface
     from transformers.quantizers import auto
     from transformers.quantizers.base import HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -30,7 +36,7 @@ except ImportError as error:
     ) from error
 
 from cutlass_api._dtypes import FLOATS
-from cutlass_api.nn import _activations
+from cutlass_api.nn import _activations, _experts
 from cutlass_api.nn._checkpoints import Checkpoint
 from cutlass_api.nn._layers import check_patterns, extents, find_layers, is_conv1d, unfit
 from cutlass_api.nn._linear import Linear
@@ -352,3 +358,31 @@ def fp8_linear(
         )
     scales = scales.float().reshape(()) if is_one else scales.float()
     return _activations.product(input, bias, weight, scales, None, "fp8", input.dtype)
+
+
+def experts_forward(module: Any, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+    """The forward of transformers' modules of experts, by grouped products.
+
+    - ``hidden_states``: (tokens, hidden). ``index``, ``weights``: (tokens, top_k).
+    - ``module``: a module that ``transformers.integrations.moe.use_experts_implementation``
+      describes. Its ``_apply_gate``, or ``act_fn`` without a gate, computes the activation.
+
+    Slots whose index is the module's number of experts or above count nothing: expert parallelism
+    masks other processes' experts so.
+    """
+
+    def layer(name: str) -> tuple[Tensor, Tensor | None]:
+        weight = getattr(module, name)
+        bias = getattr(module, f"{name}_bias") if module.has_bias else None
+        return weight if module.is_transposed else weight.mT, bias
+
+    return _experts.experts(
+        *(hidden_states, index, weights),
+        up=layer("gate_up_proj" if module.has_gate else "up_proj"),
+        down=layer("down_proj"),
+        activate=module._apply_gate if module.has_gate else module.act_fn,
+        finish=module.post_expert_norm if module.has_post_expert_norm else None,
+    )
+
+
+ExpertsInterface.register("cutlass_api", experts_forward)

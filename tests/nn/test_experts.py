@@ -1,0 +1,204 @@
+"""Mixtures of experts of transformers, beside its own implementations."""
+
+import copy
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from cutlass_api.nn._experts import experts, route
+from torch import nn
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("cutlass_api.transformers")  # registers the implementation
+from transformers.integrations.moe import use_experts_implementation  # noqa: E402
+
+IDS = torch.arange(24).view(2, 12) * 7 % 128
+SMALL = dict(
+    vocab_size=128,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+)
+#: Models whose experts differ: in layout, biases, gates, and experts that all tokens share.
+MODELS = {
+    "Qwen3Moe": dict(moe_intermediate_size=24, num_experts=6, num_experts_per_tok=2, head_dim=16),
+    "Mixtral": dict(num_local_experts=4, num_experts_per_tok=2),
+    "GptOss": dict(num_local_experts=4, num_experts_per_tok=3, head_dim=16),
+    "DeepseekV3": dict(
+        moe_intermediate_size=24,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
+        v_head_dim=16,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SMALL, **MODELS[name])
+    model = getattr(transformers, f"{name}ForCausalLM")(config)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    logits, gradients = {}, {}
+    for implementation in ("eager", "cutlass_api"):
+        own = copy.deepcopy(model)
+        own.set_experts_implementation(implementation)
+        logits[implementation] = own(IDS).logits
+        logits[implementation].sin().sum().backward()
+        gradients[implementation] = {key: value.grad for key, value in own.named_parameters()}
+    assert sum("experts" in key for key in gradients["eager"]) >= 2
+    check(logits["cutlass_api"], logits["eager"])
+    for key, expected in gradients["eager"].items():
+        check(gradients["cutlass_api"][key], expected)
+
+
+def check(found, expected):
+    if expected is None:
+        assert found is None
+        return
+    scale = expected.abs().max().item()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * scale)
+
+
+HIDDEN, INNER, EXPERTS, TOKENS, TOP_K = 24, 40, 5, 11, 3
+FLAGS = ("is_transposed", "has_bias", "has_gate", "has_post_expert_norm")
+
+
+def module_of(dtype=torch.float32, **flags):
+    """A module of experts as transformers' models define them."""
+    generator = torch.Generator().manual_seed(0)
+    name = "gate_up_proj" if flags["has_gate"] else "up_proj"
+    width = 2 * INNER if flags["has_gate"] else INNER
+
+    @use_experts_implementation(**flags)
+    class Experts(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.num_experts, self.act_fn = EXPERTS, nn.functional.silu
+            extents = {name: (width, HIDDEN), "down_proj": (HIDDEN, INNER)}
+            for layer, (n, k) in extents.items():
+                shape = (EXPERTS, k, n) if flags["is_transposed"] else (EXPERTS, n, k)
+                weight = torch.randn(shape, generator=generator) * k**-0.5
+                self.register_parameter(layer, nn.Parameter(weight.to(dtype)))
+                if flags["has_bias"]:
+                    bias = torch.randn(EXPERTS, n, generator=generator).to(dtype)
+                    self.register_parameter(f"{layer}_bias", nn.Parameter(bias))
+            if flags["has_post_expert_norm"]:
+                self.post_expert_norm = nn.RMSNorm(HIDDEN).to(dtype)
+
+        def forward(self, hidden_states, index, weights):
+            raise NotImplementedError
+
+    return Experts(SimpleNamespace(_experts_implementation="cutlass_api"))
+
+
+def inputs_of(dtype=torch.float32, masked=False):
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(TOKENS, HIDDEN, generator=generator).to(dtype).requires_grad_()
+    # Expert 1 is not chosen.
+    scores = torch.rand(TOKENS, EXPERTS, generator=generator)
+    scores[:, 1] = -1
+    weights, index = scores.topk(TOP_K)
+    if masked:
+        is_other = torch.rand(index.shape, generator=generator) < 0.4
+        index, weights = index.masked_fill(is_other, EXPERTS), weights.masked_fill(is_other, 0)
+    return hidden, index, weights.requires_grad_()
+
+
+def outcome(module, inputs, implementation="cutlass_api"):
+    """The output and all gradients."""
+    module.config._experts_implementation = implementation
+    out = module(*inputs)
+    of = [inputs[0], inputs[2], *module.parameters()]
+    return [out, *torch.autograd.grad(out.sin().sum(), of)]
+
+
+@pytest.mark.parametrize("values", list(itertools.product((False, True), repeat=4)), ids=str)
+def test_layouts(values):
+    module, inputs = module_of(**dict(zip(FLAGS, values, strict=True))), inputs_of()
+    expected = outcome(module, inputs, "grouped_mm")
+    for found, wanted in zip(outcome(module, inputs), expected, strict=True):
+        check(found, wanted)
+
+
+PLAIN = dict.fromkeys(FLAGS, False) | {"has_gate": True}
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_slots_of_other_processes_count_nothing(has_bias):
+    module, inputs = module_of(**PLAIN | {"has_bias": has_bias}), inputs_of(masked=True)
+    module._is_expert_parallel = True
+    expected = outcome(module, inputs, "grouped_mm")
+    for found, wanted in zip(outcome(module, inputs), expected, strict=True):
+        check(found, wanted)
+
+
+def test_all_slots_are_of_other_processes():
+    module, (hidden, index, weights) = module_of(**PLAIN), inputs_of()
+    out, *gradients = outcome(module, (hidden, torch.full_like(index, EXPERTS), weights))
+    assert not out.any() and not any(each.any() for each in gradients)
+
+
+def test_results_round_once_and_repeat():
+    module, inputs = module_of(torch.bfloat16, **PLAIN), inputs_of(torch.bfloat16)
+    found, again = outcome(module, inputs), outcome(module, inputs)
+    assert all(torch.equal(*pair) for pair in zip(found, again, strict=True))
+    assert found[0].dtype is found[1].dtype is torch.bfloat16 and found[2].dtype is torch.float32
+    theirs = outcome(module, inputs, "grouped_mm")
+    double = [each.detach().double().requires_grad_() for each in (inputs[0], inputs[2])]
+    exact = outcome(copy.deepcopy(module).double(), (double[0], inputs[1], double[1]), "batched_mm")
+    for ours, other, wanted in zip(found, theirs, exact, strict=True):
+        error, their_error = ((each - wanted).norm() / wanted.norm() for each in (ours, other))
+        assert error < 1.2 * their_error and error < 0.02
+
+
+def test_one_graph():
+    module, inputs = module_of(**PLAIN | {"has_bias": True}), inputs_of()
+    expected = outcome(module, inputs)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    out = compiled(*inputs)
+    gradients = torch.autograd.grad(out.sin().sum(), [inputs[0], inputs[2], *module.parameters()])
+    for found, wanted in zip([out, *gradients], expected, strict=True):
+        check(found, wanted)
+
+
+def test_derivatives():
+    module = module_of(**PLAIN).double()
+    hidden, index, weights = inputs_of(torch.float64)
+    weights = weights.detach().double().requires_grad_()
+
+    def layer(hidden, weights):
+        return experts(
+            *(hidden, index, weights),
+            up=(module.gate_up_proj.mT, None),
+            down=(module.down_proj.mT, None),
+            activate=module._apply_gate,
+        )
+
+    assert torch.autograd.gradcheck(layer, (hidden, weights))
+    assert torch.autograd.gradgradcheck(layer, (hidden, weights))
+    gradient = torch.func.grad(lambda *x: layer(*x).sin().sum(), (0, 1))(hidden, weights)
+    expected = torch.autograd.grad(layer(hidden, weights).sin().sum(), (hidden, weights))
+    for found, wanted in zip(gradient, expected, strict=True):
+        check(found, wanted)
+
+
+def test_routing():
+    index = torch.tensor([[2, 0], [4, 2], [0, 3], [2, 7]])
+    found = route(index, 4)
+    assert found.offsets.tolist() == [2, 2, 5, 6] and found.offsets.dtype is torch.int32
+    assert found.slots.tolist() == [1, 4, 0, 3, 6, 5, 2, 7]
+    assert found.rows.flatten()[found.slots].tolist() == list(range(8))
+    none = route(index[:0], 4)
+    assert none.offsets.tolist() == [0] * 4 and none.rows.shape == (0, 2)
