@@ -148,7 +148,7 @@ template <bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN> struct 
 };
 
 template <class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int TILE_K, int STAGES,
-          int ALIGN, int SPLIT, bool GROUPED, class Epilogue>
+          int ALIGN, int SPLIT, Groups GROUPS, class Epilogue>
 struct Sgemm {
   static constexpr int THREADS = 256, MIN_CTAS = 1;
   static constexpr int WARP_M = 32, WARP_N = 64;
@@ -158,7 +158,10 @@ struct Sgemm {
   static_assert(THREADS == 32 * WARPS_M * WARPS_N * SLICES && TILE_K % SLICES == 0);
   static_assert(STEPS % 2 == 0, "fragments are double-buffered");
   static_assert(STEPS == 16, "the length of the chains");
-  static_assert(!GROUPED || A_K_MAJOR || ALIGN == 4, "a group may begin at any row");
+  static constexpr bool GROUPED = GROUPS != Groups::NONE, ALONG_M = GROUPS == Groups::ALONG_M;
+  static_assert(ALIGN == 4 || !ALONG_M || A_K_MAJOR, "a group may begin at any row");
+  static_assert(ALIGN == 4 || GROUPS != Groups::ALONG_K || !(A_K_MAJOR || B_K_MAJOR),
+                "a group may begin anywhere along K");
   static_assert(!GROUPED || SPLIT == 1);
 
   using CopierA = SgemmCopier<A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
@@ -207,20 +210,22 @@ struct Sgemm {
     const int warp = threadIdx.x / 32, slice = warp / (WARPS_M * WARPS_N);
     const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M % WARPS_N * WARP_N;
 
-    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED, SPLIT>(params);
-    if (GROUPED && position.m >= position.end) return;
-    CopierA copier_a(params.a, params.a_stride[0] * position.batch, params.a_stride[1],
-                     params.a_stride[2], position.m, position.end);
-    CopierB copier_b(params.b, params.b_stride[0] * position.batch, params.b_stride[2],
-                     params.b_stride[1], position.n, params.n);
+    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPS, SPLIT>(params);
+    if (ALONG_M && position.m >= position.end) return;
+    CopierA copier_a(params.a,
+                     params.a_stride[0] * position.batch + params.a_stride[2] * position.start_k,
+                     params.a_stride[1], params.a_stride[2], position.m, position.end);
+    CopierB copier_b(params.b,
+                     params.b_stride[0] * position.batch + params.b_stride[1] * position.start_k,
+                     params.b_stride[2], params.b_stride[1], position.n, params.n);
     const unsigned write_a = ptx::opaque(copier_a.destination());
     const unsigned write_b = ptx::opaque(CopierA::BYTES + copier_b.destination());
     const unsigned read_a = ptx::opaque(slice * STEPS * CopierA::PITCH + (warp_m + row_of(0)) * 4);
     const unsigned read_b =
         ptx::opaque(CopierA::BYTES + slice * STEPS * CopierB::PITCH + (warp_n + column_of(0)) * 4);
 
-    int blocks = params.k / TILE_K + (params.k % TILE_K != 0);
-    int k_left = params.k;  // from the next block to be copied on
+    int blocks = position.k / TILE_K + (position.k % TILE_K != 0);
+    int k_left = position.k;  // from the next block to be copied on
     if constexpr (SPLIT > 1) {
       const int share = (blocks + SPLIT - 1) / SPLIT, first = min(split_rank() * share, blocks);
       blocks = min(share, blocks - first);
@@ -410,7 +415,7 @@ struct Sgemm {
       first += split_rank() * OWN_VECTORS;
     }
 
-    const int batch = GROUPED ? 0 : position.batch;
+    const int batch = ALONG_M ? 0 : position.batch;
     Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * batch;
     const long long stride_m = params.out_stride[1], stride_n = params.out_stride[2];
     struct alignas(4 * sizeof(Out)) OutVector { Out elements[4]; };

@@ -95,9 +95,10 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
 };
 
 template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N, int TILE_K,
-          bool GROUPED, class Epilogue>
+          Groups GROUPS, class Epilogue>
 struct SimtGemm {
   static constexpr int THREADS = 256;
+  static constexpr bool ALONG_M = GROUPS == Groups::ALONG_M;
   static constexpr int SMEM_BYTES = 0;                            // of dynamic shared memory
   static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns of a thread
   // BLOCKED: each block of K is accumulated separately. NARROW: from chains of CHAIN products.
@@ -106,7 +107,7 @@ struct SimtGemm {
                                  class_of<B> == ElementClass::HALF;
   static constexpr int CHAIN = 4;
   static_assert(TILE_K % CHAIN == 0);
-  static_assert(!Epilogue::SCALES || is_same<Accumulator, f32>);
+  static_assert(!Epilogue::SCALES || (is_same<Accumulator, f32> && GROUPS != Groups::ALONG_K));
   static constexpr int SUM_REGISTERS = PER_M * PER_N * (bits_of<Accumulator> == 64 ? 2 : 1) *
                                        (NARROW    ? 3
                                         : BLOCKED ? 2
@@ -114,7 +115,7 @@ struct SimtGemm {
   // CTAs per multiprocessor. Its 65536 registers are 255 per thread for one CTA, 128 for two, 80
   // for three. For 12.0, NVRTC 13.0 spills a register if three CTAs with 16 sums walk groups.
   static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 48 : 128)  ? 1
-                                  : SUM_REGISTERS >= (GROUPED ? 16 : 32) ? 2
+                                  : SUM_REGISTERS >= (ALONG_M ? 16 : 32) ? 2
                                                                          : 3;
 
   // Steps of K that are unrolled. 64 sums in two CTAs leave 64 registers per thread; for 8.x, NVRTC
@@ -158,16 +159,18 @@ struct SimtGemm {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int thread_m = warp / 2 * 4 + lane / 8, thread_n = warp % 2 * 8 + lane % 8;
 
-    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
+    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPS>(params);
     const int tile_m = position.m, tile_n = position.n;
-    if (GROUPED && tile_m >= position.end) return;
-    OperandA a(params.a, params.a_stride[0] * position.batch, params.a_stride[1],
-               params.a_stride[2], tile_m, position.end);
-    OperandB b(params.b, params.b_stride[0] * position.batch, params.b_stride[2],
-               params.b_stride[1], tile_n, params.n);
+    if (ALONG_M && tile_m >= position.end) return;
+    OperandA a(params.a,
+               params.a_stride[0] * position.batch + params.a_stride[2] * position.start_k,
+               params.a_stride[1], params.a_stride[2], tile_m, position.end);
+    OperandB b(params.b,
+               params.b_stride[0] * position.batch + params.b_stride[1] * position.start_k,
+               params.b_stride[2], params.b_stride[1], tile_n, params.n);
 
     // Block scales apply to each element, so that blocks may have any extents.
-    int k_left = params.k, current = 0;
+    int k_left = position.k, current = 0;
     const auto scaled_a = [&](Accumulator x, int m, int k) {
       if constexpr (Epilogue::A_DEPTH > 0) {
         const int block = (params.k - k_left + k) / Epilogue::A_DEPTH;
@@ -258,7 +261,7 @@ struct SimtGemm {
         Value values[WIDTH];
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) values[e] = row[j + e];
-        const int batch = GROUPED ? 0 : position.batch;
+        const int batch = ALONG_M ? 0 : position.batch;
         typename Epilogue::template Operands<WIDTH, WIDTH> operands;
         epilogue.load(operands, batch, m, n, valid);
         finish_sums<1, 1>(epilogue, values, operands,

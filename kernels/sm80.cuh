@@ -25,10 +25,13 @@
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
           int TILE_M, int TILE_N, int TILE_K, int WARPS_M, int WARPS_N, int STAGES, int ALIGN,
-          bool GROUPED, class Epilogue>
+          Groups GROUPS, class Epilogue>
 struct Sm80Gemm {
   static_assert(is_same<A, B>, "mma.sync multiplies operands of one type");
-  static_assert(!GROUPED || A_K_MAJOR || 8 * ALIGN == bits_of<A>, "a group may begin at any row");
+  static constexpr bool GROUPED = GROUPS != Groups::NONE, ALONG_M = GROUPS == Groups::ALONG_M;
+  static_assert(8 * ALIGN == bits_of<A> || !ALONG_M || A_K_MAJOR, "a group may begin at any row");
+  static_assert(8 * ALIGN == bits_of<A> || GROUPS != Groups::ALONG_K || !(A_K_MAJOR || B_K_MAJOR),
+                "a group may begin anywhere along K");
   static constexpr bool ASYNC = ALIGN >= 4;  // cp.async copies at least 4 bytes
   static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "copies through registers are double-buffered");
 
@@ -101,13 +104,15 @@ struct Sm80Gemm {
     const int warp = threadIdx.x / 32;
     const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M * WARP_N;  // in the tile
 
-    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
+    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPS>(params);
     const int tile_m = position.m, tile_n = position.n;
-    if (GROUPED && tile_m >= position.end) return;
-    CopierA copier_a(params.a, params.a_stride[0] * position.batch, params.a_stride[1],
-                     params.a_stride[2], tile_m, position.end);
-    CopierB copier_b(params.b, params.b_stride[0] * position.batch, params.b_stride[2],
-                     params.b_stride[1], tile_n, params.n);
+    if (ALONG_M && tile_m >= position.end) return;
+    CopierA copier_a(params.a,
+                     params.a_stride[0] * position.batch + params.a_stride[2] * position.start_k,
+                     params.a_stride[1], params.a_stride[2], tile_m, position.end);
+    CopierB copier_b(params.b,
+                     params.b_stride[0] * position.batch + params.b_stride[1] * position.start_k,
+                     params.b_stride[2], params.b_stride[1], tile_n, params.n);
     const ReaderA reader_a(warp_m);
     const ReaderB reader_b(warp_n);
 
@@ -117,8 +122,8 @@ struct Sm80Gemm {
     typename CopierA::Staged staged_a;  // if not ASYNC
     typename CopierB::Staged staged_b;
 
-    const int blocks = params.k / TILE_K + (params.k % TILE_K != 0);
-    int k_left = params.k;                    // from the next block to be copied on
+    const int blocks = position.k / TILE_K + (position.k % TILE_K != 0);
+    int k_left = position.k;                  // from the next block to be copied on
     unsigned filled = shared, read = shared;  // the stage to fill next, the stage to read next
     auto advance = [&](unsigned stage) {
       stage += STAGE_BYTES;
@@ -224,7 +229,7 @@ struct Sm80Gemm {
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the stages may be overwritten by the slabs
     Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLAB_BYTES);
-    store_sums(params, epilogue, sums, slab, GROUPED ? 0 : position.batch, tile_m + warp_m,
+    store_sums(params, epilogue, sums, slab, ALONG_M ? 0 : position.batch, tile_m + warp_m,
                tile_n + warp_n, position.end);
   }
 

@@ -17,9 +17,11 @@
 //            workspace, where SPLIT reducer CTAs add them up. Either way a CTA computes one tile.
 // Alignment  TMA addresses multiples of 16 bytes. If A is aligned to 8 or 4 bytes (A_ALIGN), the
 //            producer's threads load it with cp.async.
-// Grouped    A and the output are stacks of row groups, whose ends the device reads, with a matrix
-//            B each. A tile lies in one group; rows of the next group may be loaded and multiplied,
-//            but are not stored.
+// Groups     Their ends are read on the device. ALONG_M: A and the output are stacks of row groups,
+//            with a matrix B each. A tile lies in one group; rows of the next group may be loaded
+//            and multiplied, but are not stored. ALONG_K: A and B are groups of indices of K, with a
+//            matrix of the output each. The last K block of a group may hold K of the next group,
+//            which consumers overwrite by zeros.
 // Elements   A and B have the same type: f16, bf16, f32 as tf32, s8, u8; or each is e4m3 or e5m2;
 //            or MIXED: A is s8, u8, e4m3 or codes of 4 bits, and B f16 or bf16. Accumulators are
 //            f32, for f16 also f16, for s8 and u8 s32. wgmma reads operands of other than 16 bits
@@ -70,13 +72,13 @@
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
           int TILE_M, int TILE_N, int A_ROW_BYTES, int B_ROW_BYTES, int STAGES, int CONSUMERS,
           Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID,
-          bool OUT_TRANSPOSED, bool GROUPED, int A_ALIGN, bool FAST_SUMS, class Epilogue,
+          bool OUT_TRANSPOSED, Groups GROUPS, int A_ALIGN, bool FAST_SUMS, class Epilogue,
           int MATRICES = 1, bool MATRICES_ARE_A = false>
 struct Sm90Gemm {
   using Config =
       Sm90Config<A, B, Accumulator, Out, A_K_MAJOR, B_K_MAJOR, TILE_M, TILE_N, A_ROW_BYTES,
                  B_ROW_BYTES, STAGES, CONSUMERS, SCHEDULE, CLUSTER_M, CLUSTER_N, SPLIT, OVER_GRID,
-                 OUT_TRANSPOSED, GROUPED, A_ALIGN, FAST_SUMS, Epilogue, MATRICES, MATRICES_ARE_A>;
+                 OUT_TRANSPOSED, GROUPS, A_ALIGN, FAST_SUMS, Epilogue, MATRICES, MATRICES_ARE_A>;
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using TileOrder = Sm90TileOrder<Config>;
@@ -90,7 +92,8 @@ struct Sm90Gemm {
   using Store = Sm90Store<Config>;
   using Sums = typename Registers::Sums;
   using Totals = typename Registers::Totals;
-  static constexpr bool PING_PONG = Config::PING_PONG;
+  static constexpr bool PING_PONG = Config::PING_PONG, GROUPED = Config::GROUPED,
+                        ALONG_M = Config::ALONG_M, ALONG_K = Config::ALONG_K;
 
   // What the host computes too: the generated program asserts that both agree.
   static constexpr int THREADS = Config::THREADS, CLUSTER = Config::CLUSTER;
@@ -171,7 +174,11 @@ struct Sm90Gemm {
       int slab = 0;  // the slab to fill next
       typename Pipeline::Slot slot;
       if constexpr (PING_PONG) {
-        slot.skip(warpgroup * blocks);
+        if constexpr (ALONG_K) {
+          if (warpgroup == 1) slot.skip(order.blocks(cluster));
+        } else {
+          slot.skip(warpgroup * blocks);
+        }
         if (warpgroup == CONSUMERS - 1) Pipeline::pass_turn(warpgroup);
       }
 
@@ -183,36 +190,41 @@ struct Sm90Gemm {
         ptx::compute_here(tile.batch);
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
-        const int end = GROUPED ? tile.end : params.m;
+        const int end = ALONG_M ? tile.end : params.m;
         const int m = tile.m + warp_m,
                   n = Config::output_column(tile.n + split * Config::EPILOGUE_N);
         typename Store::Early early;
         if constexpr (Registers::LOAD_EARLY)
           Store::Rows::load_early(early, params, epilogue, tile.batch, m, n, end);
 
+        const int tile_blocks = ALONG_K ? tile.blocks() : blocks;
+        // The K blocks that the other consumer of a ping-pong takes next.
+        int others = blocks;
+        if constexpr (PING_PONG && ALONG_K) others = order.blocks(index + clusters);
+
         // Multiply. In ping-pong, consumers take turns, and the others use the stages in between.
         if constexpr (PING_PONG) Pipeline::wait_for_turn(warpgroup);
         if (Config::RELEASES_STAGES && (tile.m + warpgroup_m >= end || tile.n >= params.n))
-          Consumer::release_stages(slot, blocks, rank, warpgroup, pipeline);
+          Consumer::release_stages(slot, tile_blocks, rank, warpgroup, pipeline);
         else {
           Consumer::multiply(
-              slot, blocks, rank, warpgroup, pipeline,
+              slot, tile_blocks, ALONG_K ? tile.depth : 0, rank, warpgroup, pipeline,
               Scales(params, epilogue, tile.batch, m, tile.n, first_block * Config::TILE_K));
           // On this path only: where both paths meet, ptxas would complete each wgmma before the
           // next.
           if constexpr (Factors::PRESENT)
             Factors::apply(params, epilogue, tile.batch, m, tile.n, end);
         }
-        if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * blocks);
+        if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * others);
 
         // Store.
         if constexpr (SPLIT == 1) {
-          // `last`: the other consumer has no tile left to multiply. (Unknown if GROUPED: asking
+          // `last`: the other consumer has no tile left to multiply. (Unknown if ALONG_M: asking
           // for a tile moves the group walk.)
           bool last = false;
-          if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
+          if constexpr (PING_PONG && !ALONG_M) last = !order.has(index + clusters);
           Store::template store<Sums>(params, epilogue, early, slabs, slab,
-                                      GROUPED ? 0 : tile.batch, m, n, end, last);
+                                      ALONG_M ? 0 : tile.batch, m, n, end, last);
         } else if constexpr (OVER_GRID) {
           GridSplit reduction(params, order.count * CLUSTER, cluster * CLUSTER + rank, split);
 #pragma unroll 1

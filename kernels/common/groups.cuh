@@ -1,14 +1,19 @@
-// Where the tiles of a grouped GEMM lie.
+// The groups of a grouped GEMM. Only the device knows where groups end.
 //
-// The rows of A and of the output are the rows of all groups, stacked; each group has a matrix B of
-// its own. Only the device knows where groups end, so tiles are numbered on the device: the tiles
-// of the first group, then those of the second, and so on.
+//   ALONG_M  The rows of A and of the output are the rows of all groups, stacked; each group has a
+//            matrix B of its own. Tiles are numbered on the device (GroupWalk): the tiles of the
+//            first group, then those of the second, and so on.
+//   ALONG_K  K of A and of B is that of all groups, one after the other; each group has a matrix of
+//            the output. Tiles are those of a batch, each with the K of its group (GroupDepths).
 #pragma once
 #include "common/field.cuh"
 
+// What the groups of a product divide. Mirrored in the Rust core (src/kernel/operation.rs).
+enum class Groups { NONE, ALONG_M, ALONG_K };
+
 // Mirrored in the Rust core (src/kernel/params.rs).
 struct GroupOffsets {
-  const int* ends;  // ends[step * group]: the row after the group's last
+  const int* ends;  // ends[step * group]: the row (index of K) after the group's last
   long long step;   // in elements
 };
 static_assert(sizeof(GroupOffsets) == 16);
@@ -85,4 +90,56 @@ template <int STRIP> class GroupWalk {
   int before = 0;  // groups before those in view
   int end;         // of this lane's group
   unsigned tiles;  // of all groups up to this lane's
+};
+
+// Where groups along K begin and end. A warp keeps the ends of 31 groups in view, one per lane from
+// lane 1 on; lane 0 has the end of all groups before them. All lanes take part in every call, and
+// the groups of successive calls do not decrease.
+//
+// Any content of `ends` is safe, as in GroupWalk: a group begins at the largest end before it, and
+// ends are clamped to the extent of K.
+class GroupDepths {
+ public:
+  struct Depth { int start, length; };  // along K
+
+  __device__ __forceinline__ GroupDepths(const GroupOffsets& offsets, int groups, int k)
+      : offsets(offsets), groups(groups), k(k) {}
+
+  __device__ __forceinline__ Depth operator[](int group) {
+    if (group - first >= IN_VIEW) view(group);
+    const int lane = group - first, start = __shfl_sync(ALL, end, lane);
+    return {start, __shfl_sync(ALL, end, lane + 1) - start};
+  }
+
+ private:
+  static constexpr unsigned ALL = 0xffffffff;
+  static constexpr int IN_VIEW = 31;
+
+  // Views the groups from this one on. The loads do not depend on each other, so that a CTA of one
+  // tile waits for memory once.
+  __device__ __forceinline__ void view(int group) {
+    const int lane = threadIdx.x % 32;
+    first = group;
+    int before = 0;
+#pragma unroll 1
+    for (int i = lane; i < group; i += 32) before = max(before, end_of(i));
+    end = lane > 0 && group + lane <= groups ? end_of(group + lane - 1) : 0;
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+      before = max(before, __shfl_xor_sync(ALL, before, distance));
+    end = max(end, before);
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2)
+      end = max(end, __shfl_up_sync(ALL, end, distance));
+  }
+
+  // A plain load, not __ldg, as in GroupWalk.
+  __device__ __forceinline__ int end_of(int group) const {
+    return min(offsets.ends[offsets.step * group], k);
+  }
+
+  const GroupOffsets offsets;
+  const int groups, k;
+  int first = -IN_VIEW;  // the first group in view
+  int end;               // of this lane's group
 };

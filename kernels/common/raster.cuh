@@ -6,6 +6,7 @@ struct TilePosition {
   int batch;  // or group
   int m, n;   // first row and column
   int end;    // the tile's rows lie before this one
+  int start_k, k;  // the range of K: its start and its extent
 };
 
 // Concurrent CTAs should read the same operands, so that L2 serves them. Tiles are therefore walked
@@ -14,21 +15,22 @@ struct TilePosition {
 // concurrent CTAs, BAND = 8 makes that region about as high as it is wide.
 //
 // The grid has one dimension, tiles_m * tiles_n * batch * SPLIT: SPLIT adjacent CTAs share a tile.
-// For a grouped GEMM that is an upper bound; surplus CTAs get no rows (m >= end).
-template <int TILE_M, int TILE_N, bool GROUPED, int SPLIT = 1>
+// With groups along M that is an upper bound; surplus CTAs get no rows (m >= end).
+template <int TILE_M, int TILE_N, Groups GROUPS, int SPLIT = 1>
 __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) {
   constexpr int BAND = 8;
-  static_assert(!GROUPED || SPLIT == 1);
+  constexpr bool ALONG_M = GROUPS == Groups::ALONG_M;
+  static_assert(GROUPS == Groups::NONE || SPLIT == 1);
   const int tiles_n = (params.n + TILE_N - 1) / TILE_N;
   int batch, index, start = 0, end = params.m;
-  if constexpr (GROUPED) {
+  if constexpr (ALONG_M) {
     GroupWalk<TILE_M> walk(params.offsets, params.batch, params.m, tiles_n);
-    if (!walk.has(blockIdx.x)) return {0, 0, 0, 0};
+    if (!walk.has(blockIdx.x)) return {};
     const auto place = walk[blockIdx.x];
     batch = place.group, index = place.tile, start = place.start, end = place.end;
   }
   const int tiles_m = (end - start + TILE_M - 1) / TILE_M;
-  if constexpr (!GROUPED) {
+  if constexpr (!ALONG_M) {
     const int tiles = tiles_m * tiles_n;
     batch = blockIdx.x / SPLIT / tiles;
     index = blockIdx.x / SPLIT - batch * tiles;
@@ -38,5 +40,9 @@ __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) 
   const int height = min(BAND, tiles_m - first);
   index -= first * tiles_n;
   const int column = index / height;
-  return {batch, start + (first + index - column * height) * TILE_M, column * TILE_N, end};
+  GroupDepths::Depth depth{0, params.k};
+  if constexpr (GROUPS == Groups::ALONG_K)
+    depth = GroupDepths(params.offsets, params.batch, params.k)[batch];
+  return {batch, start + (first + index - column * height) * TILE_M,
+          column * TILE_N, end, depth.start, depth.length};
 }

@@ -2,6 +2,7 @@
 // for tiles, clusters and splits. Other headers take it as their one template parameter `Config`.
 #pragma once
 #include "common/epilogue.cuh"
+#include "common/groups.cuh"
 #include "common/types.cuh"
 #include "common/wgmma.cuh"
 
@@ -20,7 +21,7 @@ __host__ __device__ constexpr int reducer_columns(int tile_n, int split, int uni
 template <class A_, class B_, class Accumulator_, class Out_, bool A_K_MAJOR_, bool B_K_MAJOR_,
           int TILE_M_, int TILE_N_, int A_ROW_BYTES_, int B_ROW_BYTES_, int STAGES_, int CONSUMERS_,
           Schedule SCHEDULE_, int CLUSTER_M_, int CLUSTER_N_, int SPLIT_, bool OVER_GRID_,
-          bool OUT_TRANSPOSED_, bool GROUPED_, int A_ALIGN_, bool FAST_SUMS_, class Epilogue_,
+          bool OUT_TRANSPOSED_, Groups GROUPS_, int A_ALIGN_, bool FAST_SUMS_, class Epilogue_,
           int MATRICES_, bool MATRICES_ARE_A_>
 struct Sm90Config {
   // ---- template parameters, by name ----
@@ -38,8 +39,9 @@ struct Sm90Config {
   static constexpr int CONSUMERS = CONSUMERS_;                          // warpgroups
   static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;  // tiles of a cluster
   static constexpr int SPLIT = SPLIT_;  // CTAs that share a tile; if OVER_GRID, its reducer CTAs
-  static constexpr bool OVER_GRID = OVER_GRID_, OUT_TRANSPOSED = OUT_TRANSPOSED_,
-                        GROUPED = GROUPED_;
+  static constexpr bool OVER_GRID = OVER_GRID_, OUT_TRANSPOSED = OUT_TRANSPOSED_;
+  static constexpr bool GROUPED = GROUPS_ != Groups::NONE, ALONG_M = GROUPS_ == Groups::ALONG_M,
+                        ALONG_K = GROUPS_ == Groups::ALONG_K;
   static constexpr int A_ALIGN = A_ALIGN_;  // bytes: 16, or 8 or 4 for an A that TMA cannot address
   static constexpr bool FAST_SUMS = FAST_SUMS_;  // float8: one chain of products (registers.cuh)
 
@@ -77,6 +79,8 @@ struct Sm90Config {
   static_assert(TILE_M == CONSUMERS_PER_TILE * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 &&
                 TILE_N <= 256);
   static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups consist of whole rows");
+  // The boxes of a K-major operand would begin anywhere along their contiguous dimension.
+  static_assert(!ALONG_K || (bits_of<A_> == 16 && bits_of<B_> == 16 && !A_K_MAJOR && !B_K_MAJOR));
 
   // ---- operands ----
 

@@ -3,6 +3,7 @@
 #include "common/mbarrier.cuh"
 #include "common/ptx.cuh"
 #include "common/tma.cuh"
+#include "common/vector.cuh"
 #include "common/wgmma.cuh"
 #include "sm90/config.cuh"
 #include "sm90/pipeline.cuh"
@@ -30,7 +31,8 @@ template <class Config> struct Sm90Consumer {
 
   // Multiplies one tile. Two K blocks are in flight: block i + 1 is issued before block i is
   // complete; then the stage of block i is released.
-  static __device__ __forceinline__ void multiply(Slot& slot, int blocks, unsigned rank,
+  // `depth`: the extent of K, if ALONG_K.
+  static __device__ __forceinline__ void multiply(Slot& slot, int blocks, int depth, unsigned rank,
                                                   int warpgroup, const Pipeline& pipeline,
                                                   Scales scales) {
     if constexpr (Registers::CHAINED && Registers::CHAIN == 1) {
@@ -61,6 +63,9 @@ template <class Config> struct Sm90Consumer {
         ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
         // cp.async writes through the generic proxy; wgmma reads through the async proxy.
         if constexpr (Config::A_BY_THREADS) ptx::fence_async_proxy();
+        if constexpr (Config::ALONG_K)
+          if (const int left = depth - block * Config::TILE_K; left < Config::TILE_K)
+            clear_rest(stage, left, warpgroup);
         // The first block of a tile, or of a chain, overwrites the accumulators.
         const bool adds =
             block > 0 && (!Registers::CHAINED || (chained + block) % Registers::CHAIN > 0);
@@ -86,6 +91,31 @@ template <class Config> struct Sm90Consumer {
     if constexpr (Config::MIXED)
       if constexpr (Scales::REST != 1) ptx::multiply_all_sums<0, Registers::SUMS>(Scales::REST);
     Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
+  }
+
+  // Overwrites the K of the next group in the last block of a group by zeros, from `left` on: of
+  // this warpgroup's rows of A, and of all columns of B. (Zeros in one operand do not suffice: the
+  // other may be NaN.) Each index of K is a line of a box, so that the swizzle permutes zeros.
+  // Warpgroups that share a tile write the same zeros to B, and each waits for its own only.
+  static __device__ __forceinline__ void clear_rest(unsigned stage, int left, int warpgroup) {
+    const unsigned thread = threadIdx.x % Config::WARPGROUP;
+    auto clear = [&](unsigned box, int row_bytes) {
+#pragma unroll 1
+      for (int at = left * row_bytes + thread * 16; at < Config::TILE_K * row_bytes;
+           at += Config::WARPGROUP * 16)
+        ptx::store_shared(box + at, ptx::Vector{});
+    };
+#pragma unroll 1
+    for (int block = 0; block < Config::M_BLOCKS; ++block)
+      clear(stage + ((Config::PING_PONG ? 0 : warpgroup * Config::M_BLOCKS) + block) *
+                        Memory::BLOCK_BYTES,
+            Config::A_ROW_BYTES);
+#pragma unroll 1
+    for (int box = 0; box < Memory::B_BYTES; box += Config::TILE_K * Config::B_ROW_BYTES)
+      clear(stage + Memory::A_BYTES + box, Config::B_ROW_BYTES);
+    // wgmma reads through the async proxy.
+    ptx::fence_async_proxy();
+    Pipeline::sync_warpgroup();
   }
 
   // The same where the sums of each K block, or of each part with a factor of its own, start from

@@ -33,7 +33,7 @@ template <class Config> struct Sm90Factors {
   // `batch`: the matrix or the group. A group has the output's rows.
   static __device__ __forceinline__ f32 of_row(const Epilogue& epilogue, int batch, int m) {
     f32 factor = 1.0f;
-    const int matrix = Config::GROUPED ? 0 : batch;
+    const int matrix = Config::ALONG_M ? 0 : batch;
     if constexpr (EPILOGUE_ROWS)
       factor = Config::OUT_TRANSPOSED ? epilogue.column_factor(matrix, m)
                                       : epilogue.row_factor(matrix, m);
@@ -42,7 +42,7 @@ template <class Config> struct Sm90Factors {
   }
   static __device__ __forceinline__ f32 of_column(const Epilogue& epilogue, int batch, int n) {
     f32 factor = 1.0f;
-    const int matrix = Config::GROUPED ? 0 : batch;
+    const int matrix = Config::ALONG_M ? 0 : batch;
     if constexpr (EPILOGUE_COLUMNS)
       factor = Config::OUT_TRANSPOSED ? epilogue.row_factor(matrix, n)
                                       : epilogue.column_factor(matrix, n);

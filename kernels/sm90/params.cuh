@@ -11,7 +11,8 @@ struct alignas(64) Sm90Params {
   TensorMap a, b, out;
   void* out_pointer;              // used if OUT_TRANSPOSED, or if out_by_tma is 0
   long long out_stride[3];        // along batch, rows, columns; in elements
-  int m, n, k, batch;             // if GROUPED: m is the rows of all groups, batch their number
+  int m, n, k, batch;             // if GROUPED: batch is the number of groups, m (ALONG_M) or k
+                                  // (ALONG_K) the sum over all groups
   int a_batched, b_batched;       // 0: all batches read one matrix, and the tensor map has one
   int out_by_tma;                 // 0: strides or rows are not multiples of 16 bytes
   int band;                       // height of a band, in clusters (sm90/tile_order.cuh)

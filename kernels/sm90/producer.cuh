@@ -37,7 +37,7 @@ template <class Config> struct Sm90Producer {
                                              unsigned rank, bool first_warp) {
     constexpr int CLUSTER_M = Config::CLUSTER_M, CLUSTER_N = Config::CLUSTER_N,
                   TILES_PER_CLUSTER = Config::TILES_PER_CLUSTER;
-    constexpr bool A_BY_THREADS = Config::A_BY_THREADS, GROUPED = Config::GROUPED;
+    constexpr bool A_BY_THREADS = Config::A_BY_THREADS, ALONG_K = Config::ALONG_K;
     const int rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M % CLUSTER_N;
     // The first CTA of this split of K.
     const int base = rank / TILES_PER_CLUSTER * TILES_PER_CLUSTER;
@@ -51,7 +51,7 @@ template <class Config> struct Sm90Producer {
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const typename TileOrder::Tile tile = order[index];
-      BoxesA boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
+      BoxesA boxes_a(tile.m, Config::ALONG_M ? tile.end : params.m, params.a_box,
                      params.a_batched ? tile.batch : 0, rank_n);
       // Beside an A that threads load, tiles of B are loaded whole, including zeros beyond n: the
       // loop over boxes would delay the threads' loads.
@@ -70,13 +70,14 @@ template <class Config> struct Sm90Producer {
       // would take as long as a K block to report to all CTAs.
       const unsigned others = (boxes_a.count == 0 ? row : 0) | (boxes_b.count == 0 ? column : 0);
       const bool reports = TILES_PER_CLUSTER > 1 && lane != rank && (others >> lane & 1);
-      if (!GROUPED && index == cluster) {
+      if (!Config::GROUPED && index == cluster) {
         if constexpr (Config::MIXED) prefetch(params, boxes_a, first_block, blocks);
         sm90_begin<Config>();
       }
 #pragma unroll 1
-      for (int block = 0; block < blocks; ++block) {
-        const int k = (first_block + block) * Config::TILE_K;
+      for (int block = 0; block < (ALONG_K ? tile.blocks() : blocks); ++block) {
+        const int k = ALONG_K ? tile.k + block * Config::TILE_K
+                              : (first_block + block) * Config::TILE_K;
         const unsigned a = pipeline.stage(slot), b = a + Memory::A_BYTES,
                        full = pipeline.full + 8 * slot.stage;
         // Wait until the consumers have released this stage.

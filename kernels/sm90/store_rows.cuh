@@ -26,7 +26,7 @@ template <class Config> struct Sm90StoreRows {
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using Operands = typename Registers::Operands;
-  static constexpr bool GROUPED = Config::GROUPED, CONVERT_ONLY = Memory::CONVERT_ONLY,
+  static constexpr bool ALONG_M = Config::ALONG_M, CONVERT_ONLY = Memory::CONVERT_ONLY,
                         LOAD_AHEAD = Registers::LOAD_AHEAD, LOAD_EARLY = Registers::LOAD_EARLY;
   static constexpr int M_BLOCKS = Config::M_BLOCKS, AT_A_TIME = Registers::AT_A_TIME;
   static constexpr int SLABS = Memory::SLABS, SLAB_BYTES = Memory::SLAB_BYTES,
@@ -85,9 +85,9 @@ template <class Config> struct Sm90StoreRows {
 #pragma unroll 1
     for (int round = 0; round < STORE_ROUNDS; ++round) {
       const int row = row_of(m, round), column = column_of(n, round);
-      // Skip boxes outside the output, or below a group. With an epilogue, ungrouped, process all
+      // Skip boxes outside the output, or below a group. With an epilogue, except in groups along M, process all
       // boxes: it may store partial results for them.
-      if ((GROUPED || CONVERT_ONLY) && row >= end) break;
+      if ((ALONG_M || CONVERT_ONLY) && row >= end) break;
       if (CONVERT_ONLY && column >= columns) continue;
 
       // Wait until TMA has read the slab.
@@ -116,11 +116,11 @@ template <class Config> struct Sm90StoreRows {
       if (round % ROUNDS != ROUNDS - 1) continue;
 
       // Store the slab. TMA would also write rows below a group, which belong to the next group.
-      if (params.out_by_tma && (!GROUPED || row + 16 <= end)) {
+      if (params.out_by_tma && (!ALONG_M || row + 16 <= end)) {
         ptx::fence_async_proxy();
         __syncwarp();
         if (lane == 0) ptx::tma_store(&params.out, ptx::shared_address(rows), column, row, batch);
-      } else if (GROUPED && params.out_by_tma) {
+      } else if (ALONG_M && params.out_by_tma) {
         __syncwarp();
         store_vectors(params, rows, row, column, end);
       } else {
@@ -143,7 +143,7 @@ template <class Config> struct Sm90StoreRows {
                                                        const unsigned char* rows, int row,
                                                        int column, int end) {
     constexpr int VECTORS = BOX_BYTES / 16, WIDTH = 16 / int(sizeof(Out));
-    static_assert(!GROUPED || BOX_BYTES % 16 == 0);
+    static_assert(!ALONG_M || BOX_BYTES % 16 == 0);
     Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[1] * row + column;
     for (int index = threadIdx.x % 32; index < 16 * VECTORS; index += 32) {
       const int r = index / VECTORS, c = index % VECTORS * WIDTH;

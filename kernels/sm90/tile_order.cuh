@@ -9,9 +9,16 @@
 #include "sm90/params.cuh"
 
 template <class Config> struct Sm90TileOrder {
-  // This CTA's tile: first row and column. If GROUPED, `batch` is the group and `end` the row after
-  // its last.
-  struct Tile { int batch, m, n, end; };
+  // This CTA's tile: first row and column. If GROUPED, `batch` is the group. If ALONG_M, `end` is
+  // the row after the group's last. If ALONG_K, `k` is the group's first index of K, and `depth` the
+  // extent of K, at least 1.
+  struct Tile {
+    int batch, m, n, end, k, depth;
+    // The number of K blocks, if ALONG_K.
+    __device__ __forceinline__ int blocks() const {
+      return (depth + Config::TILE_K - 1) / Config::TILE_K;
+    }
+  };
 
   static __device__ __forceinline__ unsigned tiles_along(int extent, int tile) {
     return (extent + tile - 1) / tile;
@@ -25,8 +32,7 @@ template <class Config> struct Sm90TileOrder {
     const unsigned rank = Config::CLUSTER == 1 ? 0 : ptx::cluster_rank();
     return {0, int(row * Config::CLUSTER_M + rank % Config::CLUSTER_M) * Config::TILE_M,
             int(column * Config::CLUSTER_N + rank / Config::CLUSTER_M % Config::CLUSTER_N) *
-                Config::TILE_N,
-            0};
+                Config::TILE_N};
   }
 
   // The matrices of a batch, one after the other.
@@ -47,7 +53,27 @@ template <class Config> struct Sm90TileOrder {
     }
   };
 
-  // The groups of a grouped GEMM, one after the other. Every call takes a whole warp.
+  // The same, where the matrices are those of groups along K. Every call takes a whole warp.
+  struct Deep : Batched {
+    int k;
+    GroupDepths depths;
+    __device__ __forceinline__ Deep(const Sm90Params& params)
+        : Batched(params), k(params.k), depths(params.offsets, params.batch, params.k) {}
+    __device__ __forceinline__ Tile operator[](unsigned index) {
+      Tile tile = Batched::operator[](index);
+      const auto [start, length] = depths[tile.batch];
+      // Without K, multiply one block beyond K, which TMA reads as zeros.
+      tile.k = length > 0 ? start : k + 1;
+      tile.depth = length > 0 ? length : Config::TILE_K;
+      return tile;
+    }
+    // The K blocks of a tile, which may be beyond the last one.
+    __device__ __forceinline__ int blocks(unsigned index) {
+      return this->has(index) ? (*this)[index].blocks() : 0;
+    }
+  };
+
+  // The groups along M of a grouped GEMM, one after the other. Every call takes a whole warp.
   struct Grouped {
     static constexpr int STRIP = Config::TILE_M * Config::CLUSTER_M;
     unsigned tiles_n, band;
@@ -67,5 +93,7 @@ template <class Config> struct Sm90TileOrder {
     }
   };
 
-  using Order = typename Conditional<Config::GROUPED, Grouped, Batched>::Type;
+  using Order = typename Conditional<Config::ALONG_M, Grouped,
+                                     typename Conditional<Config::ALONG_K, Deep, Batched>::Type>::
+      Type;
 };

@@ -200,7 +200,10 @@ class GemmOperandsMetadata(OperandsMetadata):
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemmOperandsMetadata(OperandsMetadata):
-    """The operands of a grouped GEMM and the type of its accumulators."""
+    """The operands of a grouped GEMM and the type of its accumulators.
+
+    ``offsets_along``: what the groups divide, "m" or "k".
+    """
 
     _arguments = GroupedGemmArguments
 
@@ -209,18 +212,32 @@ class GroupedGemmOperandsMetadata(OperandsMetadata):
     out: TensorAttributes
     offsets: TensorAttributes
     accumulator_type: NumericLike
+    offsets_along: str = "m"
 
     def supports(self, args: RuntimeArguments | OperandsMetadata) -> Status:
-        """As :meth:`OperandsMetadata.supports`. B must have rank 3, and ``offsets`` rank 1."""
+        """As :meth:`OperandsMetadata.supports`. The groups must divide the same dimension, B must
+        have rank 3, or rank 2 for groups along K, and ``offsets`` rank 1.
+        """
         if isinstance(args, GroupedGemmArguments):
-            for name, rank in (("B", 3), ("offsets", 1)):
-                shape = getattr(args, name).shape
-                if len(shape) != rank:
-                    return Status.fail(
-                        f"{name} has rank {len(shape)} (shape {shape}); "
-                        f"a grouped GEMM takes rank {rank}"
-                    )
+            status = self._supports_ranks(args)
+            if not status:
+                return status
+        elif isinstance(args, GroupedGemmOperandsMetadata) and args.offsets_along != (
+            own := self.offsets_along
+        ):
+            return Status.fail(f"offsets are along {args.offsets_along}, those of the kernel {own}")
         return OperandsMetadata.supports(self, args)
+
+    def _supports_ranks(self, args: GroupedGemmArguments) -> Status:
+        ranks = {"B": 3, "offsets": 1} if self.offsets_along == "m" else {"B": 2, "out": 3}
+        for name, rank in {**ranks, "offsets": 1}.items():
+            shape = getattr(args, name).shape
+            if len(shape) != rank:
+                return Status.fail(
+                    f"{name} has rank {len(shape)} (shape {shape}); "
+                    f"a grouped GEMM takes rank {rank}"
+                )
+        return Status.success()
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ impl LaunchInput<'_> {
     ) -> Option<Launch> {
         match self.problem {
             Problem::Gemm(gemm) if gemm.b.shape[0] > 0 => Some(launch(gemm, None)),
-            Problem::GroupedGemm(grouped) if grouped.b.shape[0] > 0 => {
+            Problem::GroupedGemm(grouped) if grouped.groups() > 0 => {
                 Some(launch(&grouped.stacked(), Some(&grouped.offsets)))
             }
             _ => None,

@@ -288,7 +288,7 @@ impl Kernel {
         fusion: Fusion<'_>,
     ) -> Estimate {
         let joined = problem.joined();
-        let problem = joined.as_ref().unwrap_or(problem).product();
+        let problem = joined.as_ref().unwrap_or(problem).mean_product();
         let Some(problem) = problem else { return Estimate::UNKNOWN };
         let packed_bytes = self.packed_bytes(&problem).unwrap_or_default();
         let query = CostQuery::new(&problem, target, fusion.is_fused(), packed_bytes);

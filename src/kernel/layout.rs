@@ -68,6 +68,12 @@ impl Layout {
         })
     }
 
+    /// Whether loads of several elements read a group along K, which begins anywhere: A and B are
+    /// contiguous along M and N. The output is row-major.
+    pub fn allows_groups_along_k(self) -> bool {
+        self == Layout { a: Major::Column, b: Major::Row, out: Major::Row }
+    }
+
     /// The orders of the transposed product.
     pub fn transposed(self) -> Layout {
         let Layout { a, b, out } = self;

@@ -24,7 +24,7 @@ pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
     let (DeviceId::Cuda(_), Some(product)) = (problem.device(), problem.product()) else {
         return Ok(());
     };
-    let grouped = Operation::of(problem) == Operation::GroupedGemm;
+    let has_strips = Operation::of(problem) == Operation::GroupedGemm;
     let batch = product.b.shape[0];
     let extents = [("M", product.m()), ("N", product.n()), ("K", product.k()), ("L", batch)];
     for (dimension, extent) in extents {
@@ -35,7 +35,7 @@ pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
     // The smallest tiles of sm80 and simt are 32 x 32. Families with smaller tiles check their own
     // counts.
     let (strips, batch) = (i128::from(product.m() / 32), i128::from(batch));
-    let strips = if grouped { strips + batch } else { (strips + 1) * batch };
+    let strips = if has_strips { strips + batch } else { (strips + 1) * batch };
     let tiles = strips * (i128::from(product.n() / 32) + 1);
     if tiles > i128::from(i32::MAX) {
         return Err(Unsupported::Extent {

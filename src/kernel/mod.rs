@@ -52,7 +52,7 @@ pub use instance::Kernel;
 pub use launch::{Launch, Params};
 pub use layout::{Layout, Major};
 pub use listing::listed;
-pub use operation::Operation;
+pub use operation::{Groups, Operation};
 pub use pack::{Pack, PackOperand};
 pub use params::{GemmParams, GroupOffsets, JointGemmParams};
 pub use ranking::ranked;

@@ -1,6 +1,6 @@
 //! The parts of a program's text that a family writes.
 
-use super::operation::Operation;
+use super::operation::{Groups, Operation};
 use super::params::GemmParams;
 use super::types::Types;
 
@@ -49,10 +49,10 @@ pub fn launch_checks(threads: u32, shared_bytes: u32) -> String {
 }
 
 /// The start of a GEMM program's name: operation and element types.
-pub fn name_of_gemm(grouped: bool, types: Types) -> String {
+pub fn name_of_gemm(groups: Groups, types: Types) -> String {
     let Types { a, b, accumulator, out } = types;
     let [a, b, accumulator, out] = [a, b, accumulator, out].map(|dtype| dtype.short_name());
-    format!("{}_{a}x{b}_{accumulator}_{out}", Operation::gemm(grouped).name())
+    format!("{}_{a}x{b}_{accumulator}_{out}", Operation::gemm(groups).name())
 }
 
 /// The last template argument of a joint GEMM of so many matrices B, with its comma, and the end of

@@ -76,7 +76,7 @@ pub fn ranked<'a>(
     };
     let joined = problem.joined();
     let problem = joined.as_ref().unwrap_or(problem);
-    let product = problem.product();
+    let product = problem.mean_product();
     let query = target
         .zip(product.as_deref())
         .map(|(target, product)| CostQuery::new(product, target, fusion.is_fused(), 0));

@@ -1,23 +1,24 @@
 //! Tiles of a plain or grouped GEMM.
 
+use super::operation::Groups;
 use crate::problem::GemmProblem;
 
-/// Tiles of this shape that cover a problem; for a grouped problem, an upper bound.
-pub fn tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u32) -> u64 {
+/// Tiles of this shape that cover a problem; with groups along M, an upper bound.
+pub fn tiles(problem: &GemmProblem, groups: Groups, tile_m: u32, tile_n: u32) -> u64 {
     let (rows, batch, height) = (problem.m() as u64, problem.b.shape[0] as u64, u64::from(tile_m));
-    let strips = match grouped {
+    let strips = match groups {
         // The last strip of each group has at least one row.
-        true => ((rows + batch * (height - 1)) / height).min(rows),
-        false => rows.div_ceil(height) * batch,
+        Groups::AlongM => ((rows + batch * (height - 1)) / height).min(rows),
+        Groups::None | Groups::AlongK => rows.div_ceil(height) * batch,
     };
     strips * (problem.n() as u64).div_ceil(u64::from(tile_n))
 }
 
-/// As [`tiles`], but for a grouped problem the expected number: only the device knows where groups
+/// As [`tiles`], but with groups along M the expected number: only the device knows where groups
 /// end.
-pub fn expected_tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u32) -> f64 {
-    let most = tiles(problem, grouped, tile_m, tile_n) as f64;
-    if !grouped {
+pub fn expected_tiles(problem: &GemmProblem, groups: Groups, tile_m: u32, tile_n: u32) -> f64 {
+    let most = tiles(problem, groups, tile_m, tile_n) as f64;
+    if groups != Groups::AlongM {
         return most;
     }
     let strips = problem.b.shape[0] as f64 * expected_strips(problem, tile_m);

@@ -1,12 +1,16 @@
-//! Grouped GEMM: each group of A's rows times the group's own B.
+//! Grouped GEMM: the groups divide the rows of A, or K.
 
 use super::check::{check_operands, same_extent};
 use super::{GemmProblem, ProblemError, ProblemOptions};
 use crate::operand::{DType, View};
 
-/// `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns, `offsets (G,)`
-/// int32: the end row of each group. Rows past the last offset belong to no group and stay
-/// unchanged.
+/// Groups along M: `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns,
+/// `offsets (G,)` int32: the end row of each group. Each group of rows has its own matrix of B. Rows
+/// past the last offset belong to no group and stay unchanged.
+///
+/// Groups along K ([`GroupedGemmProblem::is_along_k`]): `A (M, TotalK)` or `(1, M, TotalK)`,
+/// `B (TotalK, N)`, `out (G, M, N)`, `offsets (G,)` int32: the end of each group along K. Each group
+/// yields a matrix of `out`, an empty one zeros. What lies past the last offset belongs to no group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupedGemmProblem {
     pub a: View,
@@ -44,14 +48,17 @@ impl GroupedGemmProblem {
     /// [`GroupedGemmProblem::offsets_fit`], and no operand in [`GroupedGemmProblem::misranked`].
     pub fn check(&self) -> Result<(), ProblemError> {
         let GroupedGemmProblem { a, b, out, offsets, .. } = self;
+        let is_along_k = self.is_along_k();
         for (name, view) in [("A", a), ("out", out)] {
-            if !(view.rank == 2 || (view.rank == 3 && view.shape[0] == 1)) {
+            let is_matrix = view.rank == 2 || (view.rank == 3 && view.shape[0] == 1);
+            if !is_matrix && (name == "A" || !is_along_k) {
                 return Err(ProblemError::rank(name, "2, or 3 with a leading 1", view));
             }
         }
-        same_extent("TotalM", ("out", out, 1), ("A", a, 1))?;
-        if b.rank == 3 {
-            same_extent("K", ("A", a, 2), ("B", b, 1))?;
+        let [m, k] = if is_along_k { ["M", "TotalK"] } else { ["TotalM", "K"] };
+        same_extent(m, ("out", out, 1), ("A", a, 1))?;
+        if b.rank == 3 || is_along_k {
+            same_extent(k, ("A", a, 2), ("B", b, 1))?;
             same_extent("N", ("out", out, 2), ("B", b, 2))?;
         }
         if offsets.dtype != DType::I32 {
@@ -60,22 +67,46 @@ impl GroupedGemmProblem {
         check_operands(&[("A", a), ("B", b), ("offsets", offsets)], out)
     }
 
-    pub fn groups(&self) -> i64 {
-        self.b.shape[0]
+    /// Whether the groups divide K: B is one matrix, and `out` a batch.
+    #[inline]
+    pub fn is_along_k(&self) -> bool {
+        (self.b.rank, self.out.rank) == (2, 3)
     }
 
-    /// The operands without the offsets, as kernels address them: A and out hold the rows of all
-    /// groups, B is a batch of one matrix per group.
+    pub fn groups(&self) -> i64 {
+        if self.is_along_k() { self.out.shape[0] } else { self.b.shape[0] }
+    }
+
+    /// The operands without the offsets, as kernels address them. Groups along M: A and out hold
+    /// the rows of all groups, B is a batch of one matrix per group. Groups along K: a batch whose
+    /// matrices of A and of B have one address, the K of all groups and a batch stride of 0.
     pub fn stacked(&self) -> GemmProblem {
-        let GroupedGemmProblem { a, b, out, accumulator, options, .. } = *self;
+        let GroupedGemmProblem { mut a, mut b, out, accumulator, options, .. } = *self;
+        if self.is_along_k() {
+            for view in [&mut a, &mut b] {
+                (view.shape[0], view.stride[0]) = (out.shape[0], 0);
+            }
+        }
         GemmProblem { a, b, out, accumulator, options, further_columns: 0 }
+    }
+
+    /// [`GroupedGemmProblem::stacked`] as the cost model takes it: along K, a batch of groups of the
+    /// mean K, since only the device knows the others.
+    pub fn mean(&self) -> GemmProblem {
+        let mut mean = self.stacked();
+        if self.is_along_k() {
+            let k = mean.k().unsigned_abs().div_ceil(self.groups().max(1).unsigned_abs()) as i64;
+            (mean.a.shape[2], mean.b.shape[1]) = (k, k);
+        }
+        mean
     }
 
     /// The operand of a rank that no kernel serves: its name, its view and the rank that kernels
     /// require. As with a wrong number of offsets, discovery then finds no kernel and does not
     /// raise.
     pub fn misranked(&self) -> Option<(&'static str, &View, usize)> {
-        let ranks = [("B", &self.b, 3), ("offsets", &self.offsets, 1)];
+        let rank_of_b = if self.is_along_k() { 2 } else { 3 };
+        let ranks = [("B", &self.b, rank_of_b), ("offsets", &self.offsets, 1)];
         ranks.into_iter().find(|(_, view, rank)| view.rank != *rank)
     }
 

@@ -19,6 +19,11 @@ pub fn check_factors(problem: &Problem, scaling: &Scaling) -> Result<(), Problem
     if problem.product().is_none() {
         return Err(ProblemError::ScaledSum);
     }
+    if let Problem::GroupedGemm(grouped) = problem
+        && grouped.is_along_k()
+    {
+        return Err(ProblemError::ScaledGroupsAlongK);
+    }
     let accumulator = problem.accumulator();
     if accumulator != DType::F32 {
         return Err(ProblemError::ScaleAccumulator { accumulator });

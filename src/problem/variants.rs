@@ -90,6 +90,15 @@ impl Problem {
         }
     }
 
+    /// [`Problem::product`] as the cost model takes it: [`GroupedGemmProblem::mean`] for a grouped
+    /// GEMM.
+    pub fn mean_product(&self) -> Option<Cow<'_, GemmProblem>> {
+        match self {
+            Problem::GroupedGemm(grouped) => Some(Cow::Owned(grouped.mean())),
+            _ => self.product(),
+        }
+    }
+
     /// A joint GEMM as a product by one matrix B ([`GemmProblem::joined`]); `None` for others.
     #[inline]
     pub fn joined(&self) -> Option<Problem> {

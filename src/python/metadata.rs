@@ -191,8 +191,10 @@ fn operands<'py>(
         let accumulator = dtype(py, types.accumulator)?;
         match operation {
             Operation::Gemm => GEMM.object(py, [a, b, out, accumulator]),
-            Operation::GroupedGemm => {
-                GROUPED.object(py, [a, b, out, tensor(py, DType::I32, Demand::NONE)?, accumulator])
+            Operation::GroupedGemm | Operation::GroupedGemmAlongK => {
+                let ends = tensor(py, DType::I32, Demand::NONE)?;
+                let along = any(py, if operation == Operation::GroupedGemm { "m" } else { "k" })?;
+                GROUPED.object(py, [a, b, out, ends, accumulator, along])
             }
             Operation::Elementwise => ELEMENTWISE.object(py, [a, b, out]),
         }

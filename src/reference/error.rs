@@ -25,14 +25,14 @@ pub enum ReferenceError {
     #[error("{name} has rank {rank}, but a grouped GEMM takes rank {expected}")]
     Rank { name: &'static str, rank: usize, expected: usize },
 
-    #[error("offsets has {offsets} elements, but B has {groups} groups; pass one offset per group")]
+    #[error("offsets has {offsets} elements for {groups} groups; pass one offset per group")]
     OffsetsLength { offsets: i64, groups: i64 },
 
     #[error(
-        "offsets must not decrease and must lie in 0 to {rows}, the rows of A, but group {group} \
-         spans rows {start} to {end}"
+        "offsets must not decrease and must lie in 0 to {extent}, the {divided} of A, but group \
+         {group} spans {divided} {start} to {end}"
     )]
-    OffsetsOrder { group: i64, start: i64, end: i64, rows: i64 },
+    OffsetsOrder { group: i64, start: i64, end: i64, extent: i64, divided: &'static str },
 
     #[error("the host lacks {bytes} bytes of memory for a reduced output of the CPU reference")]
     Memory { bytes: usize },

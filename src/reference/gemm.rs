@@ -157,6 +157,21 @@ pub unsafe fn multiply_groups(
     let ends = unsafe { read_offsets(problem) }?;
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let groups: Vec<_> = starts.zip(&ends).enumerate().collect();
+    if problem.is_along_k() {
+        return groups.into_par_iter().try_for_each(|(group, (start, end))| {
+            let matrix = |view: &View| View {
+                shape: [1, view.shape[1], view.shape[2]],
+                ..starting_at(view, 0, group as i64)
+            };
+            let (mut a, mut b) = (starting_at(&a, 2, start), starting_at(&b, 1, start));
+            (a.shape[2], b.shape[1]) = (end - start, end - start);
+            let (out, options) = (matrix(&out), options);
+            let product = GemmProblem { a, b, out, accumulator, options, ..GemmProblem::UNREAD };
+            let epilogue = epilogue.map(|bound| bound.map_unscaled_views(matrix));
+            // SAFETY: a group is a part of each operand, and groups share no matrix of the output.
+            unsafe { multiply_at(&product, epilogue.as_ref(), Origin::default()) }
+        });
+    }
     groups.into_par_iter().try_for_each(|(group, (start, end))| {
         let rows = |view: &View| View {
             shape: [1, end - start, view.shape[2]],
@@ -180,12 +195,17 @@ pub unsafe fn multiply_groups(
     })
 }
 
-/// The end row of each group. Checks that the offsets do not decrease and stay within A's rows.
+/// The end of each group. Checks that the offsets do not decrease and stay within the rows of A, or
+/// within K.
 ///
 /// # Safety
 /// The offsets are readable.
 unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, ReferenceError> {
-    let (offsets, groups, rows) = (&problem.offsets, problem.groups(), problem.a.shape[1]);
+    let (offsets, groups) = (&problem.offsets, problem.groups());
+    let (divided, extent) = match problem.is_along_k() {
+        true => ("columns", problem.a.shape[2]),
+        false => ("rows", problem.a.shape[1]),
+    };
     if let Some((name, view, expected)) = problem.misranked() {
         return Err(ReferenceError::Rank { name, rank: view.rank, expected });
     }
@@ -198,8 +218,8 @@ unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, Referen
     let ends: Vec<i64> = matrix.values.iter().map(|end| *end as i64).collect();
     let mut start = 0;
     for (group, end) in (0..).zip(ends.iter().copied()) {
-        if end < start || end > rows {
-            return Err(ReferenceError::OffsetsOrder { group, start, end, rows });
+        if end < start || end > extent {
+            return Err(ReferenceError::OffsetsOrder { group, start, end, extent, divided });
         }
         start = end;
     }

@@ -7,7 +7,7 @@ use crate::kernel::Operation;
 use crate::operand::{DType, View};
 use crate::problem::{Problem, ProblemOptions};
 
-/// Batch, M, N and K. For a grouped GEMM: groups, rows of all groups, N and K.
+/// Batch, M, N and K. For a grouped GEMM: groups, M, N and K, of which M or K is that of all groups.
 pub type Extents = [i64; 4];
 
 /// How a key counts extents.
@@ -50,7 +50,7 @@ pub fn extents(problem: &Problem) -> Option<Extents> {
         }
         Problem::GroupedGemm(grouped) => {
             let stacked = grouped.stacked();
-            Some([grouped.b.shape[0], stacked.m(), stacked.n(), stacked.k()])
+            Some([grouped.groups(), stacked.m(), stacked.n(), stacked.k()])
         }
         Problem::Elementwise(_) => None,
     }

@@ -2,7 +2,6 @@
 
 use super::query::{CostQuery, Estimate};
 use super::tiled::{self, DEEP_PIPELINE_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
-use crate::kernel::operation::Operation;
 use crate::kernel::sgemm::Sgemm;
 use crate::kernel::types::Types;
 
@@ -35,7 +34,7 @@ fn rate(config: &Sgemm, query: &CostQuery) -> f64 {
 pub fn estimate(config: &Sgemm, types: Types, query: &CostQuery) -> Estimate {
     let tile = Tile {
         extents: config.tile,
-        operation: Operation::gemm(config.grouped),
+        groups: config.groups,
         split: config.split,
         ctas_per_sm: Sgemm::CTAS_PER_SM,
         rate: rate(config, query),

@@ -2,7 +2,6 @@
 
 use super::query::{CostQuery, Estimate};
 use super::tiled::{self, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
-use crate::kernel::operation::Operation;
 use crate::kernel::simt::Simt;
 use crate::kernel::types::Types;
 use crate::operand::DType;
@@ -31,7 +30,7 @@ fn fitted_efficiency([m, n, _]: [u32; 3]) -> f64 {
 pub fn estimate(config: &Simt, types: Types, query: &CostQuery) -> Estimate {
     let tile = Tile {
         extents: config.tile,
-        operation: Operation::gemm(config.grouped),
+        groups: config.groups,
         split: 1,
         ctas_per_sm: 1,
         rate: rate(types.accumulator, query) * fitted_efficiency(config.tile),

@@ -5,7 +5,7 @@ use super::tiled::{
     self, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile,
 };
 use crate::kernel::family::Family;
-use crate::kernel::operation::Operation;
+use crate::kernel::operation::Groups;
 use crate::kernel::sm80::Sm80;
 use crate::kernel::types::{ProductClass, Types};
 
@@ -74,8 +74,8 @@ fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
         (ProductClass::Double, _) => 1.3,
         (_, 16) => 1.0,
         // Grouped kernels have a fit of their own.
-        (_, 4) if config.grouped => 1.5,
-        _ if config.grouped => 2.5,
+        (_, 4) if config.groups != Groups::None => 1.5,
+        _ if config.groups != Groups::None => 2.5,
         (_, 4) if shares => 1.4,
         (_, 4) => 2.6,
         // An instruction for each element.
@@ -104,8 +104,8 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
         }
     };
     let [m, n, k] = config.tile.map(f64::from);
-    let (block_latency, overhead, store) = match (config.align, config.grouped) {
-        (4.., _) | (_, true) => (0.0, FITTED_TILE_OVERHEAD, 0.0),
+    let (block_latency, overhead, store) = match (config.align, config.groups) {
+        (4.., _) | (_, Groups::AlongM | Groups::AlongK) => (0.0, FITTED_TILE_OVERHEAD, 0.0),
         _ => (
             FITTED_ELEMENT_LATENCY * (m + n) * k / f64::from(config.threads()),
             FITTED_ELEMENT_OVERHEAD,
@@ -114,7 +114,7 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
     };
     let tile = Tile {
         extents: config.tile,
-        operation: Operation::gemm(config.grouped),
+        groups: config.groups,
         split: 1,
         ctas_per_sm,
         rate,

@@ -1,4 +1,4 @@
-//! The cost of `sm90` kernels without a grid split and without groups.
+//! The cost of `sm90` kernels without a grid split and without groups along M.
 //!
 //! Fitted to timings of random float16 problems on an H100. The fit minimizes the time of the
 //! kernel ranked first over that of the fastest kernel (docs/design/ranking.md).
@@ -10,6 +10,7 @@ use super::sm90_rates::{
     overlapped, split_seconds,
 };
 use super::{sm90_grid_split, sm90_grouped};
+use crate::kernel::operation::Groups;
 use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, placed};
 use crate::kernel::types::{ProductClass, Types};
 
@@ -98,7 +99,7 @@ const FITTED_PACKED: f64 = 1.03;
 const FITTED_PLACED: f64 = 1.12;
 
 pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-    if config.grouped {
+    if config.groups == Groups::AlongM {
         return sm90_grouped::estimate(config, types, ctas_per_sm, query);
     }
     if config.over_grid {

@@ -1,4 +1,4 @@
-//! The cost of `sm90` kernels for grouped GEMMs.
+//! The cost of `sm90` kernels for GEMMs with groups along M.
 //!
 //! A coarser model, since the host does not know where groups end. It distinguishes the few
 //! configurations by how tiles fill the chip and how often B is read. Fitted on an H100

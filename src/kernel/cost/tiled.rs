@@ -2,7 +2,7 @@
 
 use super::chips::hopper::ACTIVE_CLUSTERS;
 use super::query::{CostQuery, Estimate};
-use crate::kernel::operation::Operation;
+use crate::kernel::operation::Groups;
 use crate::kernel::tiles::expected_tiles;
 use crate::kernel::types::Types;
 
@@ -10,7 +10,7 @@ use crate::kernel::types::Types;
 pub struct Tile {
     /// M, N and K.
     pub extents: [u32; 3],
-    pub operation: Operation,
+    pub groups: Groups,
     /// CTAs of a cluster that share the tile, each with a part of K.
     pub split: u32,
     /// CTAs that share a multiprocessor: their overheads overlap. 1 if the fitted `rate` includes
@@ -54,8 +54,7 @@ pub const DEEP_PIPELINE_MEMORY_RATE: f64 = 2.8e12;
 pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let (gemm, sms, element) = (query.problem, query.sms(), types.a.width());
     let [tile_m, tile_n, tile_k] = tile.extents;
-    let grouped = tile.operation == Operation::GroupedGemm;
-    let tiles = expected_tiles(gemm, grouped, tile_m, tile_n);
+    let tiles = expected_tiles(gemm, tile.groups, tile_m, tile_n);
     let split = f64::from(tile.split);
     let steps = ((gemm.k() as f64 / f64::from(tile_k)).ceil() / split).ceil();
     let depth = steps * f64::from(tile_k);

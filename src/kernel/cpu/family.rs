@@ -17,7 +17,7 @@ impl Family for Reference {
         let of = |operation| {
             let types = match operation {
                 Operation::Elementwise => Types::elementwise(),
-                Operation::Gemm | Operation::GroupedGemm => {
+                Operation::Gemm | Operation::GroupedGemm | Operation::GroupedGemmAlongK => {
                     [Types::gemm(), Types::seldom_stored()].concat()
                 }
             };

@@ -1,6 +1,7 @@
 //! The configurations of the float32 kernels.
 
 use crate::kernel::layout::{Layout, Major};
+use crate::kernel::operation::Groups;
 use crate::kernel::tiles::tiles;
 use crate::kernel::types::{ProductClass, Types};
 use crate::problem::GemmProblem;
@@ -16,8 +17,8 @@ pub struct Sgemm {
     pub align: u32,
     /// CTAs of a cluster that share one tile, each with a part of K.
     pub split: u32,
-    /// Whether the kernel computes a grouped GEMM.
-    pub grouped: bool,
+    /// What the groups of a grouped GEMM divide.
+    pub groups: Groups,
 }
 
 /// Tile and stages. In each K block, a thread multiplies 8 x 8 sums by 16 indices of K. The stages
@@ -52,20 +53,24 @@ impl Sgemm {
         for (layout, (align, shapes)) in
             Layout::all().flat_map(|layout| shapes.map(|shapes| (layout, shapes)))
         {
-            let config = |(tile, stages): TileStages, split, grouped| Sgemm {
+            let config = |(tile, stages): TileStages, split, groups| Sgemm {
                 layout,
                 tile,
                 stages,
                 align,
                 split,
-                grouped,
+                groups,
             };
-            configs.extend(shapes.iter().map(|shape| config(*shape, 1, false)));
-            configs.extend(SPLITS.map(|split| config(SMALL, split, false)));
+            configs.extend(shapes.iter().map(|shape| config(*shape, 1, Groups::None)));
+            configs.extend(SPLITS.map(|split| config(SMALL, split, Groups::None)));
             // A group begins at any row. If A is contiguous along rows, groups have element
             // alignment only.
             if layout.out == Major::Row && (layout.a == Major::Row || align == 4) {
-                configs.extend(ALIGN_4.map(|shape| config(shape, 1, true)));
+                configs.extend(ALIGN_4.map(|shape| config(shape, 1, Groups::AlongM)));
+            }
+            // A group begins anywhere along K.
+            if layout.allows_groups_along_k() || (layout.out == Major::Row && align == 4) {
+                configs.extend(ALIGN_4.map(|shape| config(shape, 1, Groups::AlongK)));
             }
         }
         configs
@@ -73,7 +78,7 @@ impl Sgemm {
 
     /// CTAs of a launch.
     pub fn ctas(&self, problem: &GemmProblem) -> u64 {
-        tiles(problem, self.grouped, self.tile[0], self.tile[1]) * u64::from(self.split)
+        tiles(problem, self.groups, self.tile[0], self.tile[1]) * u64::from(self.split)
     }
 
     /// Slices of K in a K block, each with warps of its own that compute 32x64 of the tile.

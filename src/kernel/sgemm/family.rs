@@ -38,7 +38,7 @@ impl Family for Sgemm {
     }
 
     fn operation(&self) -> Operation {
-        Operation::gemm(self.grouped)
+        Operation::gemm(self.groups)
     }
 
     fn min_cc(&self, _types: Types) -> u32 {
@@ -98,16 +98,16 @@ impl Family for Sgemm {
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
-        let Sgemm { layout, tile: [m, n, k], stages, align, split, grouped } =
-            self.program_config();
+        let Sgemm { layout, tile: [m, n, k], stages, align, split, groups } = self.program_config();
         let (a_k_major, b_k_major) = (layout.a == Major::Row, layout.b == Major::Column);
         let out = types.out.short_name();
-        let (name, orders) = (name_of_gemm(grouped, types), orders([a_k_major, b_k_major]));
+        let (name, orders) = (name_of_gemm(groups, types), orders([a_k_major, b_k_major]));
         let splits = if split > 1 { format!("_split{split}") } else { String::new() };
         let name = format!("{name}_{orders}_{m}x{n}x{k}_{stages}stages_align{align}{splits}");
         let work = format!(
             "Sgemm<{out}, {a_k_major}, {b_k_major}, {m}, {n}, {k}, {stages}, {align}, {split}, \
-             {grouped}, {epilogue}>"
+             {}, {epilogue}>",
+            groups.argument()
         );
         let launch = [Sgemm::THREADS, self.shared_bytes(types)];
         Some(ProgramParts::gemm("sgemm.cuh", name, work, launch))

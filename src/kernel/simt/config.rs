@@ -1,5 +1,6 @@
 //! The configurations of the family.
 
+use crate::kernel::operation::Groups;
 use crate::kernel::types::{ProductClass, Types};
 use crate::operand::DType;
 
@@ -8,8 +9,8 @@ use crate::operand::DType;
 pub struct Simt {
     /// M, N and K of the tile that one CTA computes.
     pub tile: [u32; 3],
-    /// Whether the kernel computes a grouped GEMM.
-    pub grouped: bool,
+    /// What the groups of a grouped GEMM divide.
+    pub groups: Groups,
 }
 
 impl Simt {
@@ -19,7 +20,8 @@ impl Simt {
     /// The configurations for types that seldom need this family: one tile of medium size.
     pub fn few_configs(types: Types) -> impl Iterator<Item = Simt> {
         let tile = [64, 64, if types.accumulator == DType::F64 { 8 } else { 16 }];
-        [false, true].into_iter().map(move |grouped| Simt { tile, grouped })
+        let groups = [Groups::None, Groups::AlongM, Groups::AlongK];
+        groups.into_iter().map(move |groups| Simt { tile, groups })
     }
 
     /// The configurations for these types, largest tile first.
@@ -37,8 +39,11 @@ impl Simt {
         let plain = tiles
             .into_iter()
             .skip(usize::from(too_large))
-            .map(|tile| Simt { tile, grouped: false });
-        plain.chain(tiles.into_iter().skip(1).map(|tile| Simt { tile, grouped: true }))
+            .map(|tile| Simt { tile, groups: Groups::None });
+        let [_, medium, small] = tiles;
+        let along_m = [medium, small].map(|tile| Simt { tile, groups: Groups::AlongM });
+        // Matrices of weights have many tiles.
+        plain.chain(along_m).chain([Simt { tile: medium, groups: Groups::AlongK }])
     }
 
     /// Neighbouring columns that the program passes to its epilogue at a time (`Runs<PER_N>::RUN`):

@@ -38,7 +38,7 @@ impl Family for Simt {
     }
 
     fn operation(&self) -> Operation {
-        Operation::gemm(self.grouped)
+        Operation::gemm(self.groups)
     }
 
     fn min_cc(&self, _types: Types) -> u32 {
@@ -57,7 +57,7 @@ impl Family for Simt {
         let [tile_m, tile_n, _] = self.tile;
         request.gemm(|problem, offsets| {
             let params = Params::Gemm(GemmParams::new(problem, offsets));
-            let ctas = tiles(problem, self.grouped, tile_m, tile_n);
+            let ctas = tiles(problem, self.groups, tile_m, tile_n);
             Launch::simple(ctas, Simt::THREADS, 0, params)
         })
     }
@@ -69,9 +69,10 @@ impl Family for Simt {
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
         let [m, n, k] = self.tile;
         let arguments = type_arguments(types);
-        let name = name_of_gemm(self.grouped, types);
+        let name = name_of_gemm(self.groups, types);
         let name = format!("{name}_{m}x{n}x{k}");
-        let work = format!("SimtGemm<{arguments}, {m}, {n}, {k}, {}, {epilogue}>", self.grouped);
+        let groups = self.groups.argument();
+        let work = format!("SimtGemm<{arguments}, {m}, {n}, {k}, {groups}, {epilogue}>");
         Some(ProgramParts::gemm("simt.cuh", name, work, [Simt::THREADS, 0]))
     }
 }

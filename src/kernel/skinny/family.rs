@@ -10,7 +10,7 @@ use crate::kernel::launch::{Launch, Params, overlap_pays};
 use crate::kernel::layout::Major;
 use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
-use crate::kernel::operation::Operation;
+use crate::kernel::operation::{Groups, Operation};
 use crate::kernel::params::{GemmParams, JointGemmParams};
 use crate::kernel::program::{ProgramParts, joint_arguments, name_of_gemm, orders};
 use crate::kernel::reduction::Partials;
@@ -203,7 +203,7 @@ impl Family for Skinny {
             Method::Fma => "FMA",
         };
         let [type_a, type_b] = self.operand_types(types);
-        let name = name_of_gemm(false, Types { a: type_a, b: type_b, ..types });
+        let name = name_of_gemm(Groups::None, Types { a: type_a, b: type_b, ..types });
         let orders = orders([a_k_major, b_k_major]);
         let splits = if split > 1 { format!("_split{split}") } else { String::new() };
         let name =

@@ -2,6 +2,7 @@
 
 use crate::kernel::family::Family;
 use crate::kernel::layout::{Layout, Major};
+use crate::kernel::operation::Groups;
 use crate::kernel::reduction::Partials;
 use crate::kernel::tiles::tiles;
 use crate::kernel::types::{ProductClass, Types};
@@ -18,14 +19,14 @@ pub struct Sm80 {
     pub stages: u32,
     /// Bytes that one load of A or B moves; addresses and leading dimensions are multiples of it.
     pub align: u32,
-    /// Whether the kernel computes a grouped GEMM.
-    pub grouped: bool,
+    /// What the groups of a grouped GEMM divide.
+    pub groups: Groups,
 }
 
 impl Sm80 {
     /// CTAs of a launch.
     pub fn ctas(&self, problem: &GemmProblem) -> u64 {
-        tiles(problem, self.grouped, self.tile[0], self.tile[1])
+        tiles(problem, self.groups, self.tile[0], self.tile[1])
     }
 
     /// Threads for which a multiprocessor of Hopper has registers: `THREADS_PER_SM` of the program.

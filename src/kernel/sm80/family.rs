@@ -41,7 +41,7 @@ impl Family for Sm80 {
     }
 
     fn operation(&self) -> Operation {
-        Operation::gemm(self.grouped)
+        Operation::gemm(self.groups)
     }
 
     fn min_cc(&self, types: Types) -> u32 {
@@ -102,17 +102,18 @@ impl Family for Sm80 {
         let program = self.program_config();
         let types = if program == *self { types } else { types.transposed() };
         let ([m, n, k], [warps_m, warps_n]) = (program.tile, program.warps);
-        let Sm80 { stages, align, grouped, .. } = program;
+        let Sm80 { stages, align, groups, .. } = program;
         let (a_k_major, b_k_major) =
             (program.layout.a == Major::Row, program.layout.b == Major::Column);
         let arguments = type_arguments(types);
-        let (name, orders) = (name_of_gemm(grouped, types), orders([a_k_major, b_k_major]));
+        let (name, orders) = (name_of_gemm(groups, types), orders([a_k_major, b_k_major]));
         let name = format!(
             "{name}_{orders}_{m}x{n}x{k}_{warps_m}x{warps_n}warps_{stages}stages_align{align}"
         );
         let work = format!(
             "Sm80Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {k}, {warps_m}, \
-             {warps_n}, {stages}, {align}, {grouped}, {epilogue}>"
+             {warps_n}, {stages}, {align}, {}, {epilogue}>",
+            groups.argument()
         );
         let launch = [program.threads(), program.shared_bytes(types)];
         let mut parts = ProgramParts::gemm("sm80.cuh", name, work, launch);

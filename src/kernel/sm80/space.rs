@@ -2,6 +2,7 @@
 
 use super::config::Sm80;
 use crate::kernel::layout::{Layout, Major};
+use crate::kernel::operation::Groups;
 use crate::kernel::types::{ProductClass, Types};
 
 /// Tile (K in elements of two bytes; of float64 shapes, in elements), warps and stages.
@@ -63,6 +64,12 @@ const GROUPED: [(u32, &[TileWarpsStages]); 3] = [
     (2, &[([64, 64, 32], [2, 2], 2)]),
 ];
 
+/// The same for float32, whose groups are along K: loads of 16 bytes, and of one element.
+const GROUPED_WORDS: [(u32, &[TileWarpsStages]); 2] = [
+    (16, &[([128, 128, 64], [2, 2], 3), ([64, 64, 64], [2, 2], 3)]),
+    (4, &[([64, 64, 32], [2, 2], 4)]),
+];
+
 impl Sm80 {
     /// The configurations for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
@@ -97,7 +104,7 @@ impl Sm80 {
                     }
                     let k = if class == ProductClass::Double { k } else { k * 2 / element };
                     let tile = [m, n, k];
-                    configs.push(Sm80 { layout, tile, warps, stages, align, grouped: false });
+                    configs.push(Sm80 { layout, tile, warps, stages, align, groups: Groups::None });
                 }
             }
         }
@@ -110,9 +117,27 @@ impl Sm80 {
                         continue;
                     }
                     for (tile, warps, stages) in shapes.iter().copied() {
-                        let grouped = true;
-                        configs.push(Sm80 { layout, tile, warps, stages, align, grouped });
+                        let groups = Groups::AlongM;
+                        configs.push(Sm80 { layout, tile, warps, stages, align, groups });
                     }
+                }
+            }
+        }
+        // A group begins anywhere along K. Loads of several elements need operands that are not
+        // K-major.
+        let along_k: &[(u32, &[TileWarpsStages])] = match class {
+            ProductClass::Half => &GROUPED,
+            ProductClass::Single => &GROUPED_WORDS,
+            _ => &[],
+        };
+        for layout in Layout::all().filter(|layout| layout.out == Major::Row) {
+            for (align, shapes) in along_k.iter().copied() {
+                if !layout.allows_groups_along_k() && align > element {
+                    continue;
+                }
+                for ([m, n, k], warps, stages) in shapes.iter().copied() {
+                    let (tile, groups) = ([m, n, k * 2 / element], Groups::AlongK);
+                    configs.push(Sm80 { layout, tile, warps, stages, align, groups });
                 }
             }
         }

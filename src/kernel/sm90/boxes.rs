@@ -1,6 +1,7 @@
 //! The boxes that TMA loads.
 
 use super::config::{ROW_BYTES, Side, Sm90};
+use crate::kernel::operation::Groups;
 use crate::problem::GemmProblem;
 
 /// Rows of a swizzle atom. Slices and boxes begin at multiples of it.
@@ -72,7 +73,8 @@ impl Sm90 {
         let rows = sides[at].view.shape[sides[at].rows].max(1) as u64;
         // Only the device knows where a group's rows end. If threads load A, the program loads B's
         // slice as one box. Unequal slices are one box each.
-        if (self.grouped && at == 0) || self.loads_by_threads() || slice > shorter {
+        if (self.groups == Groups::AlongM && at == 0) || self.loads_by_threads() || slice > shorter
+        {
             return slice;
         }
         if rows < u64::from(slice) {

@@ -1,6 +1,7 @@
 //! A configuration of the family.
 
 use crate::kernel::layout::{Layout, Major};
+use crate::kernel::operation::Groups;
 use crate::kernel::types::{ProductClass, Types};
 use crate::operand::View;
 use crate::problem::GemmProblem;
@@ -53,8 +54,8 @@ pub struct Sm90 {
     /// Alignment in bytes of the address, strides and rows of the program's A: 16 for TMA. With 8
     /// or 4, threads load A, which is then K-major with 16-bit elements.
     pub align: u32,
-    /// Whether the kernel computes a grouped GEMM.
-    pub grouped: bool,
+    /// What the groups of a grouped GEMM divide.
+    pub groups: Groups,
     /// float8: whether all products of a sum form one chain in the tensor cores, which keep 14 bits
     /// (docs/design/accuracy.md).
     pub fast_sums: bool,
@@ -95,7 +96,7 @@ impl Sm90 {
             half_rows: false,
             packed: [false, false],
             align: 16,
-            grouped: false,
+            groups: Groups::None,
             fast_sums: false,
             dual: false,
             matrices: 1,
@@ -181,6 +182,10 @@ impl Sm90 {
 
     pub fn cluster_size(&self) -> u32 {
         self.cluster[0] * self.cluster[1] * if self.in_cluster() { self.split } else { 1 }
+    }
+
+    pub fn has_groups(&self) -> bool {
+        self.groups != Groups::None
     }
 
     /// Whether the CTAs of a cluster share a tile (cluster split).

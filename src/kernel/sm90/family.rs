@@ -61,7 +61,7 @@ impl Family for Sm90 {
     }
 
     fn operation(&self) -> Operation {
-        Operation::gemm(self.grouped)
+        Operation::gemm(self.groups)
     }
 
     fn min_cc(&self, _types: Types) -> u32 {

@@ -41,16 +41,16 @@ impl Sm90 {
         if self.crossed() { [n, m] } else { [m, n] }
     }
 
-    /// Clusters that cover the output; for a grouped problem, an upper bound.
+    /// Clusters that cover the output; with groups along M, an upper bound.
     pub fn tiles(&self, problem: &GemmProblem) -> u64 {
         let [m, n] = self.cluster_tile();
-        tiles::tiles(problem, self.grouped, m, n)
+        tiles::tiles(problem, self.groups, m, n)
     }
 
-    /// As [`Sm90::tiles`], but for a grouped problem the expected number of clusters.
+    /// As [`Sm90::tiles`], but with groups along M the expected number of clusters.
     pub fn expected_tiles(&self, problem: &GemmProblem) -> f64 {
         let [m, n] = self.cluster_tile();
-        tiles::expected_tiles(problem, self.grouped, m, n)
+        tiles::expected_tiles(problem, self.groups, m, n)
     }
 
     /// Expected clusters along M of one group.

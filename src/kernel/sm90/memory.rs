@@ -169,7 +169,7 @@ impl Sm90 {
             return false;
         }
         let of_rows = match a {
-            Some(scale) if !scale.extent.is_multiple_of(64) || self.grouped => 2,
+            Some(scale) if !scale.extent.is_multiple_of(64) || self.has_groups() => 2,
             _ => 1,
         };
         let columns = self.tile[1];

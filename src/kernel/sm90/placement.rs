@@ -138,7 +138,7 @@ impl Sm90 {
             return None;
         }
         let is_plain =
-            self.cluster_size() == 1 && self.split == 1 && !self.grouped && ctas_per_sm == 1;
+            self.cluster_size() == 1 && self.split == 1 && !self.has_groups() && ctas_per_sm == 1;
         if !is_plain || self.loads_by_threads() || self.packed != [false; 2] || problem.batch() != 1
         {
             return None;

@@ -239,7 +239,7 @@ pub(super) fn from_registers_packed() -> Vec<Shape> {
     vec![cooperative([128, 256], [1, 1]), cooperative([64, 128], [1, 1]), deep]
 }
 
-/// Tiles for grouped GEMMs, from 128x256 to 64x64. Only the device knows the number of rows of a
+/// Tiles for GEMMs with groups along M, from 128x256 to 64x64. Only the device knows the number of rows of a
 /// group.
 pub(super) fn grouped() -> Vec<Shape> {
     vec![
@@ -253,6 +253,25 @@ pub(super) fn grouped() -> Vec<Shape> {
         ping_pong(192, [1, 2]),
         ping_pong(176, [2, 1]),
         cooperative([256, 128], [1, 2]),
+        cooperative([64, 128], [1, 1]),
+        cooperative([64, 64], [1, 1]),
+    ]
+}
+
+/// Tiles for GEMMs with groups along K. Outputs are matrices of weights, larger than any tile. A
+/// group has few K blocks, so that a tile's store takes a large part of its time, which ping-pong
+/// overlaps with the products of another tile.
+pub(super) fn grouped_along_k() -> Vec<Shape> {
+    vec![
+        cooperative([128, 256], [1, 1]),
+        cooperative([128, 256], [2, 1]),
+        cooperative([256, 128], [1, 2]),
+        ping_pong(128, [1, 1]),
+        ping_pong(128, [2, 1]),
+        ping_pong(192, [1, 1]),
+        // The widest ping-pong tiles that fit the registers: 192, or 160 for 4-byte outputs.
+        ping_pong(192, [2, 1]),
+        ping_pong(160, [2, 1]),
         cooperative([64, 128], [1, 1]),
         cooperative([64, 64], [1, 1]),
     ]
@@ -463,7 +482,9 @@ mod tests {
         for Shape { tile: [_, columns], .. } in swapped() {
             assert!(columns % 64 != 0);
         }
-        for shapes in [plain(), swapped(), from_registers(), over_grid(), grouped()] {
+        for shapes in
+            [plain(), swapped(), from_registers(), over_grid(), grouped(), grouped_along_k()]
+        {
             assert_eq!(shapes.iter().collect::<HashSet<_>>().len(), shapes.len());
         }
     }

@@ -10,7 +10,7 @@ use crate::kernel::types::Types;
 
 pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
-    let Sm90 { split, over_grid, swapped, grouped, align, fast_sums, .. } = *config;
+    let Sm90 { split, over_grid, swapped, groups, align, fast_sums, .. } = *config;
     let [a_k_major, b_k_major] = config.k_major();
     // The operands' types in the program's order.
     let ordered = if config.crossed() { types.transposed() } else { types };
@@ -20,6 +20,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     if config.matrices > 1 {
         matrices += &format!(", {}", config.crossed());
     }
+    let groups = groups.argument();
     let schedule = match config.schedule {
         Schedule::Cooperative => "COOPERATIVE",
         Schedule::PingPong => "PING_PONG",
@@ -31,7 +32,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
         work: format!(
             "Sm90Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {a_row}, {b_row}, {stages}, \
              {consumers}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {split}, {over_grid}, \
-             {swapped}, {grouped}, {align}, {fast_sums}, {epilogue}{matrices}>"
+             {swapped}, {groups}, {align}, {fast_sums}, {epilogue}{matrices}>"
         ),
         parameter: if config.matrices > 1 { "JointSm90Params" } else { "Sm90Params" },
         checks: checks(config, types),
@@ -42,7 +43,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
 fn name(config: &Sm90, types: Types) -> String {
     let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
     let (schedule, orders) = (config.schedule.name(), orders(config.k_major()));
-    let mut name = name_of_gemm(config.grouped, types);
+    let mut name = name_of_gemm(config.groups, types);
     name += &format!(
         "_{orders}_{m}x{n}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}"
     );

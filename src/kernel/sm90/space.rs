@@ -5,6 +5,7 @@ use super::config::{Schedule, Sm90};
 use super::memory::{SHARED_BYTES_PER_CTA, SHARED_BYTES_PER_SM};
 use super::shapes::{self, Shape};
 use crate::kernel::layout::{Layout, Major};
+use crate::kernel::operation::Groups;
 use crate::kernel::types::{ProductClass, Types};
 use crate::operand::DType;
 
@@ -152,7 +153,7 @@ impl Sm90 {
         }
         if matches!(class, ProductClass::Float8 | ProductClass::Integer8) {
             let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
-            let kind = Sm90 { grouped: true, ..Sm90::of(layout) };
+            let kind = Sm90 { groups: Groups::AlongM, ..Sm90::of(layout) };
             offer(shapes::eight_bit_grouped(), kind);
             if class == ProductClass::Float8 {
                 offer(shapes::fast_sums_grouped(), Sm90 { fast_sums: true, ..kind });
@@ -165,11 +166,16 @@ impl Sm90 {
                 offer(
                     shapes::grouped(),
                     Sm90 {
-                        grouped: true,
+                        groups: Groups::AlongM,
                         ..Sm90::of(Layout { a: Major::Row, b, out: Major::Row })
                     },
                 );
             }
+            // A group begins anywhere along K. A box begins at multiples of 16 bytes along the
+            // contiguous dimension, so that neither operand is K-major.
+            let layout = Layout { a: Major::Column, b: Major::Row, out: Major::Row };
+            let kind = Sm90 { groups: Groups::AlongK, ..Sm90::of(layout) };
+            offer(shapes::grouped_along_k(), kind);
         }
         configs
     }
@@ -195,7 +201,7 @@ fn serves_types(shape: &Shape, kind: Sm90, types: Types) -> bool {
     // The store of 4-byte elements exceeds the registers of three consumers.
     let store_fits = !(stores_words && rows == 192 && (152..=160).contains(&columns));
     // 192 sums a thread and the group walk leave no registers for 4-byte elements.
-    let groups_fit = !(stores_words && kind.grouped && columns == 192);
+    let groups_fit = !(stores_words && kind.has_groups() && columns == 192);
     // Integers: N of an instruction is 8, 24 or a multiple of 16.
     let is_integer = types.accumulator == DType::I32;
     let has_instruction = !is_integer || columns.is_multiple_of(16) || [8, 24].contains(&columns);

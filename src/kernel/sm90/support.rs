@@ -8,6 +8,7 @@ use crate::kernel::demand::Demand;
 use crate::kernel::joint::check_joint;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
+use crate::kernel::operation::Groups;
 use crate::kernel::tensor_map::TensorMap;
 use crate::kernel::types::{ProductClass, Types};
 use crate::kernel::unsupported::Unsupported;
@@ -53,7 +54,7 @@ impl Sm90 {
             && types.accumulator == DType::F32
             && (self.layout.b, self.layout.out) == (Major::Column, Major::Row)
             && self.packed == [false, false]
-            && !(self.loads_by_threads() || self.over_grid || self.grouped)
+            && !(self.loads_by_threads() || self.over_grid || self.has_groups())
             && slice == shorter
             && slice.is_multiple_of(2 * TensorMap::DUAL_ROWS)
             && self.leaves_registers_for_epilogues(types)
@@ -69,7 +70,7 @@ impl Sm90 {
             || self.layout.b != Major::Column
             || self.packed != [false, false]
             || self.loads_by_threads()
-            || self.grouped
+            || self.has_groups()
             || slice != shorter
         {
             return Err(Unsupported::NoPanels);
@@ -106,7 +107,7 @@ impl Sm90 {
         // cluster.
         let outputs = problem.m().saturating_mul(problem.n()).saturating_mul(problem.batch());
         let most = if self.over_grid { MAX_SPLITS } else { 1 };
-        if !self.grouped && outputs <= i64::from(i32::MAX / 8) / i64::from(most) {
+        if self.groups != Groups::AlongM && outputs <= i64::from(i32::MAX / 8) / i64::from(most) {
             return Ok(());
         }
         let ctas_of_tile = match (self.over_grid, self.split) {

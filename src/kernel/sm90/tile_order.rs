@@ -3,6 +3,7 @@
 use super::config::{Schedule, Sm90};
 use super::grid::TileGrid;
 use crate::kernel::cost::chips::Target;
+use crate::kernel::operation::Groups;
 
 /// Rows and columns of tiles that `count` consecutive tiles span in bands of this height. `count`
 /// is at least 1.
@@ -29,7 +30,7 @@ impl Sm90 {
         const FITTED_NEIGHBOURS: f64 = 10.0;
         const CHIP: f64 = Target::H100.multiprocessors as f64;
         const FITTED_WEIGHT_OF_HALF: f64 = 3.0;
-        if self.grouped {
+        if self.groups == Groups::AlongM {
             // Only the device knows the rows of a group.
             let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
             return if wide { 16 } else { 8 } / self.cluster[0];

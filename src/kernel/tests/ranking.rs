@@ -173,7 +173,7 @@ fn threads_load_what_few_tiles_have_and_no_more() {
 
 /// The result of [`ranked`], computed by checking every kernel.
 fn ranked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
-    let product = problem.product();
+    let product = problem.mean_product();
     let seconds = |kernel: &Kernel| {
         let (Some(target), Some(problem)) = (target, product.as_deref()) else { return 0.0 };
         let packed_bytes = kernel.packed_bytes(problem).unwrap_or_default();
