@@ -63,7 +63,7 @@ impl Operation {
         match self {
             Operation::Gemm => "gemm",
             Operation::GroupedGemm => "grouped_gemm",
-            Operation::GroupedGemmAlongK => "grouped_gemm_k",
+            Operation::GroupedGemmAlongK => "k_grouped_gemm",
             Operation::Elementwise => "elementwise_add",
         }
     }

@@ -26,7 +26,7 @@ def parts(kernel, cc):
     operands, family, design = kernel.metadata.operands, type(kernel), kernel.metadata.design
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
     layout = tuple(getattr(operands, name).stride for name in types)
-    operation = type(operands)
+    operation = type(operands), getattr(operands, "offsets_along", None)
     if cc != 90:
         found = {(family, types["A"] if cc not in (86, 100) else None)}
         if cc not in (80, 120):

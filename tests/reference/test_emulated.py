@@ -63,6 +63,12 @@ def test_scales(groups):
     assert len(counts) == len(groups.split()) and min(counts) > 10, counts
 
 
+def test_groups_along_k():
+    calls = ("along_k()", "neighbours()", "wrong_offsets()", "accumulation()")
+    counts = launches(*calls, module="emulation_groups")
+    assert counts[0] > 50 // SPARSE and min(counts[1:]) > 5, counts
+
+
 def test_several_matrices_b():
     counts = launches("joint()", "moved()", module="emulation_joint")
     assert counts[0] > 50 // SPARSE and counts[1] == 8, counts

@@ -46,10 +46,12 @@ def args_of(kernel, fast_sums=None):
 
 def fake_grouped_gemm(sides, layout, operands, controls):
     a, b, out = (DTYPES[side.dtype.name] for side in sides)
+    shapes = (3, 256, 256), (256, 256)
+    of_b, of_out = shapes if operands.offsets_along == "m" else reversed(shapes)
     return GroupedGemmArguments(
         fake(256, 256, dtype=a, layout=layout[0]),
-        fake(3, 256, 256, dtype=b, layout=layout[1]),
-        fake(256, 256, dtype=out, layout=layout[2]),
+        fake(*of_b, dtype=b, layout=layout[1]),
+        fake(*of_out, dtype=out, layout=layout[2]),
         operands.accumulator_type,
         fake(3, dtype=torch.int32),
         performance=controls,

@@ -1,5 +1,6 @@
-"""Random grouped GEMMs."""
+"""Random grouped GEMMs, along M and along K."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 
@@ -13,49 +14,22 @@ from support.properties import Types, first_of_families
 
 #: Rows of A and of the output after the last group.
 SPARE = 19
+#: Ends of three groups that decrease or exceed the extent that the groups divide.
+ENDS_OUT_OF_ORDER = [
+    [50, 40, 90],
+    [-5, 200, 9999],
+    [9999, 0, 300],
+    [2**31 - 1, -(2**31), 7],
+]
 HALF = Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16)
 
 
-class GroupedProblem(Problem):
-    """Random groups with these numbers of rows, and the values to compare their products with."""
-
-    def __init__(
-        self, types: Types, sizes, n: int, k: int, a_form: Form, b_form: Form, step: int = 1
-    ) -> None:
-        generator = generator_for(types, sizes, n, k, a_form, b_form)
-        small = types.integer and types.out == torch.float16
-        self.ends = list(accumulate(sizes))
-        rows = self.ends[-1] if sizes else 0
-        super().__init__(
-            types,
-            random_operand((rows + SPARE, k), types.a, a_form, generator, small),
-            random_operand((len(sizes), k, n), types.b, b_form, generator, small),
-        )
-        self.offsets = torch.zeros(len(sizes) * step, dtype=torch.int32, device=memory.DEVICE)[
-            ::step
-        ]
-        self.offsets.copy_(torch.tensor(self.ends, dtype=torch.int32))
-        self.rows = rows
-        self.shape = (rows + SPARE, n)
-        #: Whether A and out have the shapes (1, TotalM, K) and (1, TotalM, N).
-        self.leading_one = False
-
-    def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
-        a, out = (self.a[None], out[None]) if self.leading_one else (self.a, out)
-        return GroupedGemmArguments(
-            *(a, self.b, out, self.types.accumulator, self.offsets, epilogue),
-            performance=PerformanceControls(fast_sums=self.fast_sums),
-        )
+class Groups(Problem):
+    """Random groups, and the values to compare their products with."""
 
     def each(self, product) -> torch.Tensor:
-        """The results of a function of each group's A and B, stacked."""
-        spans = pairwise([0, *self.ends])
-        results = [
-            product(self.a[start:end], self.b[group]) for group, (start, end) in enumerate(spans)
-        ]
-        return (
-            torch.cat(results) if results else torch.zeros(0, self.shape[1], device=self.a.device)
-        )
+        """The results of a function of each group's A and B, in the shape of the written output."""
+        raise NotImplementedError
 
     def of_group(self, kind: str):
         return lambda a, b: getattr(Problem(self.types, a, b), kind)
@@ -89,6 +63,88 @@ class GroupedProblem(Problem):
         return self.error(self.each(torch.mm))
 
 
+class GroupedProblem(Groups):
+    """Random groups with these numbers of rows."""
+
+    def __init__(
+        self, types: Types, sizes, n: int, k: int, a_form: Form, b_form: Form, step: int = 1
+    ) -> None:
+        generator = generator_for(types, sizes, n, k, a_form, b_form)
+        small = types.integer and types.out == torch.float16
+        self.ends = list(accumulate(sizes))
+        rows = self.ends[-1] if sizes else 0
+        super().__init__(
+            types,
+            random_operand((rows + SPARE, k), types.a, a_form, generator, small),
+            random_operand((len(sizes), k, n), types.b, b_form, generator, small),
+        )
+        self.offsets = torch.zeros(len(sizes) * step, dtype=torch.int32, device=memory.DEVICE)[
+            ::step
+        ]
+        self.offsets.copy_(torch.tensor(self.ends, dtype=torch.int32))
+        self.rows = rows
+        self.shape = (rows + SPARE, n)
+        #: Whether A and out have the shapes (1, TotalM, K) and (1, TotalM, N).
+        self.leading_one = False
+
+    def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
+        a, out = (self.a[None], out[None]) if self.leading_one else (self.a, out)
+        return GroupedGemmArguments(
+            *(a, self.b, out, self.types.accumulator, self.offsets, epilogue),
+            performance=PerformanceControls(fast_sums=self.fast_sums),
+        )
+
+    def each(self, product) -> torch.Tensor:
+        spans = pairwise([0, *self.ends])
+        results = [
+            product(self.a[start:end], self.b[group]) for group, (start, end) in enumerate(spans)
+        ]
+        return (
+            torch.cat(results) if results else torch.zeros(0, self.shape[1], device=self.a.device)
+        )
+
+
+class GroupsAlongK(Groups):
+    """Random groups with these extents of K. Floats behind the last group are NaN."""
+
+    def __init__(
+        self,
+        types: Types,
+        sizes: Sequence[int],
+        shape: tuple[int, int],
+        forms: Sequence[Form],
+        tf32: bool = False,
+        spare: int = SPARE,
+    ) -> None:
+        generator = generator_for(types, sizes, shape, forms)
+        small = types.integer and types.out == torch.float16
+        self.ends = list(accumulate(sizes))
+        last = sum(sizes)
+        (m, n), (a_form, b_form) = shape, forms
+        super().__init__(
+            types,
+            random_operand((m, last + spare), types.a, a_form, generator, small),
+            random_operand((last + spare, n), types.b, b_form, generator, small),
+            tf32,
+        )
+        for rest in (self.a[:, last:], self.b[last:]):
+            if rest.dtype.is_floating_point:
+                rest.copy_(torch.full_like(rest, torch.nan, dtype=torch.float32))
+        self.offsets = torch.tensor(self.ends, dtype=torch.int32, device=memory.DEVICE)
+        self.k = max(sizes, default=0)
+        self.shape = (len(sizes), m, n)
+
+    def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
+        return GroupedGemmArguments(
+            self.a, self.b, out, self.types.accumulator, self.offsets, epilogue
+        )
+
+    def each(self, product) -> torch.Tensor:
+        spans = pairwise([0, *self.ends])
+        results = [product(self.a[:, start:end], self.b[start:end]) for start, end in spans]
+        return torch.stack(results) if results else self.a.new_zeros(self.shape)
+
+
 def forms_of(kernel) -> list[Form]:
     """A, B and the output with the layouts that a kernel requires, and no larger alignment."""
     operands = kernel.metadata.operands
@@ -99,6 +155,15 @@ def forms_of(kernel) -> list[Form]:
     )
     multiple = operands.out.divisibility
     return [a, b, Form("t", multiple=multiple) if multiple > 1 else Form("t", pad=3, offset=1)]
+
+
+def with_wrong_ends(wrong_ends: list[int], problem: GroupsAlongK) -> GroupsAlongK:
+    """The problem with the ends of three groups, and the ends that kernels make of them."""
+    problem.offsets.copy_(torch.tensor(wrong_ends, dtype=torch.int32))
+    extent = problem.a.shape[1]
+    problem.ends = [min(max(0, *wrong_ends[: at + 1]), extent) for at in range(3)]
+    problem.k = extent
+    return problem
 
 
 def bf16_problem(sizes, n=320, k=192) -> GroupedProblem:

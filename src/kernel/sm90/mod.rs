@@ -4,6 +4,7 @@ mod boxes;
 mod config;
 mod family;
 mod grid;
+mod grouped_shapes;
 mod launch;
 mod leading;
 mod memory;

@@ -239,44 +239,6 @@ pub(super) fn from_registers_packed() -> Vec<Shape> {
     vec![cooperative([128, 256], [1, 1]), cooperative([64, 128], [1, 1]), deep]
 }
 
-/// Tiles for GEMMs with groups along M, from 128x256 to 64x64. Only the device knows the number of rows of a
-/// group.
-pub(super) fn grouped() -> Vec<Shape> {
-    vec![
-        // A pair along N does not increase the rows by which tiles overhang a group.
-        cooperative([128, 256], [1, 1]),
-        cooperative([128, 256], [1, 2]),
-        ping_pong(128, [1, 1]),
-        // The widest ping-pong tiles that fit the registers, in pairs: 192, or 176 for 4-byte
-        // outputs.
-        ping_pong(192, [2, 1]),
-        ping_pong(192, [1, 2]),
-        ping_pong(176, [2, 1]),
-        cooperative([256, 128], [1, 2]),
-        cooperative([64, 128], [1, 1]),
-        cooperative([64, 64], [1, 1]),
-    ]
-}
-
-/// Tiles for GEMMs with groups along K. Outputs are matrices of weights, larger than any tile. A
-/// group has few K blocks, so that a tile's store takes a large part of its time, which ping-pong
-/// overlaps with the products of another tile.
-pub(super) fn grouped_along_k() -> Vec<Shape> {
-    vec![
-        cooperative([128, 256], [1, 1]),
-        cooperative([128, 256], [2, 1]),
-        cooperative([256, 128], [1, 2]),
-        ping_pong(128, [1, 1]),
-        ping_pong(128, [2, 1]),
-        ping_pong(192, [1, 1]),
-        // The widest ping-pong tiles that fit the registers: 192, or 160 for 4-byte outputs.
-        ping_pong(192, [2, 1]),
-        ping_pong(160, [2, 1]),
-        cooperative([64, 128], [1, 1]),
-        cooperative([64, 64], [1, 1]),
-    ]
-}
-
 /// Tiles for 8-bit operands, K-major. Few shapes, because each is compiled for many types.
 /// Ping-pong and 128x256 are for integers: float8 needs registers for two sets of sums
 /// (`space.rs`).
@@ -313,27 +275,6 @@ pub(super) fn eight_bit_swapped() -> Vec<Shape> {
 /// Tiles for 8-bit operands of which one is not K-major, or not aligned.
 pub(super) fn eight_bit_packed() -> Vec<Shape> {
     vec![cooperative([128, 128], [1, 1]), cooperative([64, 64], [1, 1])]
-}
-
-/// As `grouped`, for 8-bit operands.
-pub(super) fn eight_bit_grouped() -> Vec<Shape> {
-    vec![
-        ping_pong(128, [1, 1]),
-        cooperative([128, 160], [2, 1]),
-        cooperative([128, 128], [1, 1]),
-        cooperative([64, 64], [1, 1]),
-    ]
-}
-
-/// As `eight_bit_grouped`, for float8 without totals. In ping-pong, the group walk and the scales
-/// of groups leave no registers for more than 144 columns.
-pub(super) fn fast_sums_grouped() -> Vec<Shape> {
-    vec![
-        ping_pong(144, [2, 1]),
-        ping_pong(128, [1, 1]),
-        // A pair along N does not increase the rows by which tiles overhang a group.
-        cooperative([128, 256], [1, 2]),
-    ]
 }
 
 /// Tiles of a mixed product: weights, whose rows are the program's, by 16-bit columns. Few
@@ -432,6 +373,7 @@ fn sort(shapes: &mut [Shape]) {
 mod tests {
     use std::collections::HashSet;
 
+    use super::super::grouped_shapes::{along_k, along_m};
     use super::*;
     use crate::kernel::types::ProductClass;
     use crate::kernel::{Design, Sm90, all};
@@ -482,9 +424,7 @@ mod tests {
         for Shape { tile: [_, columns], .. } in swapped() {
             assert!(columns % 64 != 0);
         }
-        for shapes in
-            [plain(), swapped(), from_registers(), over_grid(), grouped(), grouped_along_k()]
-        {
+        for shapes in [plain(), swapped(), from_registers(), over_grid(), along_m(), along_k()] {
             assert_eq!(shapes.iter().collect::<HashSet<_>>().len(), shapes.len());
         }
     }
@@ -502,6 +442,6 @@ mod tests {
         // `get_kernels` checks every configuration of a problem's types and layout.
         assert!(plain().len() + swapped().len() + over_grid().len() <= 151);
         let kernels = all().iter().filter(|kernel| matches!(kernel.design, Design::Sm90(_)));
-        assert!(kernels.count() <= 12_530);
+        assert!(kernels.count() <= 12_600);
     }
 }

@@ -1,7 +1,8 @@
-//! The space of the family: which shapes (`shapes.rs`) exist for which element types, layouts and
+//! The space of the family: which shapes (`shapes.rs`, `grouped_shapes.rs`) exist for which element types, layouts and
 //! kinds of kernels, each with as many stages as fit.
 
 use super::config::{Schedule, Sm90};
+use super::grouped_shapes;
 use super::memory::{SHARED_BYTES_PER_CTA, SHARED_BYTES_PER_SM};
 use super::shapes::{self, Shape};
 use crate::kernel::layout::{Layout, Major};
@@ -154,9 +155,9 @@ impl Sm90 {
         if matches!(class, ProductClass::Float8 | ProductClass::Integer8) {
             let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
             let kind = Sm90 { groups: Groups::AlongM, ..Sm90::of(layout) };
-            offer(shapes::eight_bit_grouped(), kind);
+            offer(grouped_shapes::eight_bit(), kind);
             if class == ProductClass::Float8 {
-                offer(shapes::fast_sums_grouped(), Sm90 { fast_sums: true, ..kind });
+                offer(grouped_shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
             }
         }
         if class == ProductClass::Half {
@@ -164,7 +165,7 @@ impl Sm90 {
             // bytes along the contiguous dimension.
             for b in Major::BOTH {
                 offer(
-                    shapes::grouped(),
+                    grouped_shapes::along_m(),
                     Sm90 {
                         groups: Groups::AlongM,
                         ..Sm90::of(Layout { a: Major::Row, b, out: Major::Row })
@@ -175,7 +176,7 @@ impl Sm90 {
             // contiguous dimension, so that neither operand is K-major.
             let layout = Layout { a: Major::Column, b: Major::Row, out: Major::Row };
             let kind = Sm90 { groups: Groups::AlongK, ..Sm90::of(layout) };
-            offer(shapes::grouped_along_k(), kind);
+            offer(grouped_shapes::along_k(), kind);
         }
         configs
     }

@@ -48,3 +48,71 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
         }
     }
 }
+
+#[test]
+fn groups_along_k_are_a_batch_that_shares_a_and_b() {
+    let target = Target { multiprocessors: 1 << 20, ..Target::typical(90) };
+    for (shape @ [m, n, k], groups) in [([2048, 768, 4096], 128), ([72, 136, 0], 3), ([8, 8, 5], 1)]
+    {
+        let problem = grouped_along_k(Bf16, shape, groups);
+        let found = ranked(&problem, Some(target), false);
+        assert!(found.len() >= 10);
+        for kernel in found.into_iter().map(|position| &all()[position]) {
+            assert_eq!(kernel.operation(), Operation::GroupedGemmAlongK);
+            let launch = kernel.launch(&problem, target, 0, None).expect("there is an output");
+            let (depth, batch, batch_strides, tile) = match (launch.params, &kernel.design) {
+                (Params::Sm90(params), Design::Sm90(config)) => {
+                    params.maps.iter().flatten().for_each(|map| assert_valid(map, kernel));
+                    let [a, b, out] =
+                        params.maps.map(|map| map.expect("all are aligned").extents[2]);
+                    assert_eq!((a, b, out), (1, 1, groups as u64), "{kernel}");
+                    let [m, n] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
+                    let scalars = params.scalars;
+                    (scalars.k, scalars.batch, scalars.batched.map(i64::from), [m, n])
+                }
+                (
+                    Params::Gemm(params),
+                    Design::Sm80(Sm80 { tile, .. })
+                    | Design::Sgemm(Sgemm { tile, .. })
+                    | Design::Simt(Simt { tile, .. }),
+                ) => {
+                    let strides = [params.a_stride[0], params.b_stride[0]];
+                    assert_eq!(params.out_stride[0], m * n);
+                    (params.k, params.batch, strides, [i64::from(tile[0]), i64::from(tile[1])])
+                }
+                _ => panic!("no grouped kernel: {kernel}"),
+            };
+            assert_eq!((i64::from(depth), i64::from(batch), batch_strides), (k, groups, [0, 0]));
+            let tiles = (m as u64).div_ceil(tile[0] as u64) * (n as u64).div_ceil(tile[1] as u64);
+            assert_eq!(u64::from(launch.grid / launch.cluster), tiles * groups as u64, "{kernel}");
+            assert_eq!(kernel.workspace_bytes(&problem), 0);
+        }
+    }
+}
+
+#[test]
+fn the_cost_of_groups_along_k_counts_all_of_k_once() {
+    let seconds = |k, groups| {
+        let problem = grouped_along_k(Bf16, [2048, 768, k], groups);
+        first_for(&problem).seconds(&problem, Target::H100)
+    };
+    // 8192 indices of K take as long in 16 groups as in 8, apart from the outputs' bytes: 25 MB.
+    assert!(seconds(65536, 16) < 1.25 * seconds(65536, 8));
+    // A group's output takes longer than a few indices of K.
+    assert!(seconds(1024, 128) > 4.0 * seconds(1024, 16));
+    let problem = grouped_along_k(Bf16, [2048, 768, 8192], 128);
+    assert_eq!(first_for(&problem).family(), "sm90");
+}
+
+#[test]
+fn b_of_rank_2_and_out_of_rank_3_mean_groups_along_k() {
+    let Problem::GroupedGemm(along_k) = grouped_along_k(Bf16, [64, 32, 16], 1) else {
+        unreachable!("a grouped problem")
+    };
+    assert!(along_k.is_along_k() && along_k.misranked().is_none());
+    let along_m = GroupedGemmProblem { out: View { rank: 2, ..along_k.out }, ..along_k };
+    assert!(!along_m.is_along_k());
+    assert_eq!(along_m.misranked().map(|(name, _, rank)| (name, rank)), Some(("B", 3)));
+    let longer = View { shape: [1, 17, 32], ..along_k.b };
+    assert!(GroupedGemmProblem { b: longer, ..along_k }.check().is_err());
+}

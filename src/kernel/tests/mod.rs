@@ -71,6 +71,18 @@ fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step:
     Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, F32).expect("shapes agree"))
 }
 
+/// Groups along K of operands that are contiguous along M and N.
+fn grouped_along_k(dtype: DType, [m, n, k]: [i64; 3], groups: i64) -> Problem {
+    let device = DeviceId::Cuda(0);
+    let a = matrix(dtype, device, m, k, Major::Column);
+    let b = matrix(dtype, device, k, n, Major::Row);
+    let out = matrix(dtype, device, m, n, Major::Row);
+    let out = View { rank: 3, shape: [groups, m, n], stride: [m * n, n, 1], ..out };
+    let ends = matrix(DType::I32, device, 1, groups, Major::Row);
+    let offsets = View { rank: 1, data: 1 << 30, ..ends };
+    Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, F32).expect("shapes agree"))
+}
+
 const H100: Option<Target> = Some(Target::H100);
 const ROW_MAJOR: Layout = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
 const TNT: Layout = Layout { b: Major::Column, ..ROW_MAJOR };

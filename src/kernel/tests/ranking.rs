@@ -238,6 +238,9 @@ fn groups_find_what_checks_of_every_kernel_find() {
             problems.push(grouped(Bf16, rows, n, 512, groups, b, 1));
         }
     }
+    for shape in [[2048, 768, 8192], [100, 65, 7], [64, 64, 0]] {
+        problems.extend([Bf16, F32].map(|dtype| grouped_along_k(dtype, shape, 12)));
+    }
     let a = matrix(F16, DeviceId::Cuda(0), 100, 64, Major::Row);
     problems.push(Problem::Elementwise(ElementwiseProblem { a, b: a, out: a }));
     let (mut found, mut several) = (HashSet::new(), 0);

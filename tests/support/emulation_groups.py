@@ -1,0 +1,118 @@
+"""Tests of products with groups along K in a process without a GPU, as those of emulation.py."""
+
+from collections.abc import Iterator
+
+import cutlass_api
+import torch
+from cutlass_api.arguments import EpilogueArguments
+from cutlass_api.metadata import GroupedGemmOperandsMetadata
+
+from support.emulation import few, finish, grouped_parts, kernels_of
+from support.groups import ENDS_OUT_OF_ORDER, HALF, GroupsAlongK, forms_of, with_wrong_ends
+from support.helpers import served
+from support.memory import Form, Output
+from support.problems import check
+from support.properties import (
+    SPARSE,
+    Types,
+    family_of,
+    first_of_families,
+    float32_precision,
+    rounds_to_tf32,
+    types_of,
+)
+
+Kernel = cutlass_api.Kernel
+
+#: Extents of K: empty groups first, last and in a row; one index; more than one K block; more groups
+#: than a warp has lanes; all of K in one group; no K.
+SIZES = [
+    [0, 1, 131, 0, 0, 64, 0],
+    [37, 0, 66],
+    [(7 * group) % 5 if group % 9 else 0 for group in range(70)],
+    [0, 0, 200, 0],
+    [0, 0],
+]
+#: Contiguous along M, N and N, and aligned to 16 bytes.
+FORMS = [Form("n", multiple=8), Form("t", multiple=8)]
+
+
+def kernels_along_k() -> list[Kernel]:
+    kernels = kernels_of(GroupedGemmOperandsMetadata)
+    return [each for each in kernels if each.metadata.operands.offsets_along == "k"]
+
+
+def along_k() -> None:
+    """Every design, on outputs with partial tiles."""
+    failures = []
+    for at, kernel in enumerate(few(kernels_along_k(), grouped_parts)):
+        sizes = SIZES[at % len(SIZES)]
+        m, n = (300, 24) if sizes == SIZES[2] else ((67, 140), (140, 67))[at % 2]
+        m, n, _ = served(kernel, m, n, 1)
+        *forms, out_form = forms_of(kernel)
+        tf32, spare = rounds_to_tf32(kernel), 0 if sum(sizes) == 0 else 19
+        with float32_precision("high" if tf32 else "highest"):
+            problem = GroupsAlongK(types_of(kernel), sizes, (m, n), forms, tf32, spare)
+            failures.append(check(kernel, None, problem, out_form, f"{sizes} {m} {n}"))
+    finish(failures)
+
+
+def halves(out: torch.dtype = torch.bfloat16) -> Types:
+    return Types(torch.bfloat16, torch.bfloat16, torch.float32, out)
+
+
+def tried(args) -> Iterator[Kernel]:
+    """All kernels of sm90, which overwrite K of other groups; the first of other families."""
+    kernels = cutlass_api.get_kernels(args)
+    yield from [kernel for kernel in kernels if family_of(kernel) == "sm90"][::SPARSE]
+    yield from [kernel for kernel in first_of_families(args) if family_of(kernel) != "sm90"]
+
+
+def neighbours() -> None:
+    """NaN in a group stays in it."""
+    failures = []
+    for dtype in (torch.bfloat16, torch.float32):
+        problem = GroupsAlongK(halves(dtype), [70, 50, 64, 1], (136, 264), FORMS)
+        out = Output(problem.shape, dtype, Form("t", multiple=8)).tensor
+        args = problem.arguments(out)
+        for group in (1, 3):
+            start, end = [0, *problem.ends][group : group + 2]
+            problem.a[:, start:end] = problem.b[start:end] = torch.nan
+        expected = problem.each(lambda a, b: a.double() @ b.double())
+        for kernel in tried(args):
+            out.fill_(0)
+            kernel.run(args)
+            close = torch.isclose(out.double(), expected, rtol=0.02, atol=0.1, equal_nan=True)
+            if not close.all():
+                failures.append(kernel.metadata.kernel_name)
+    finish(failures)
+
+
+def wrong_offsets() -> None:
+    """Offsets out of order or of range: clamped and made monotonic."""
+    failures = []
+    for wrong_ends in ENDS_OUT_OF_ORDER:
+        problem = with_wrong_ends(wrong_ends, GroupsAlongK(HALF, [40] * 3, (72, 80), FORMS, spare=0))
+        for kernel in tried(problem.arguments(torch.empty(problem.shape, dtype=torch.bfloat16))):
+            failures.append(check(kernel, None, problem, Form("t", multiple=8), f"{wrong_ends}"))
+    finish(failures)
+
+
+ADD = "def add(accum, C):\n    D = accum + C\n    return D\n"
+
+
+def accumulation() -> None:
+    """An epilogue that adds the product to the output in place; empty groups add zeros."""
+    failures = []
+    for dtype in (torch.bfloat16, torch.float32):
+        problem = GroupsAlongK(halves(dtype), [0, 70, 50], (136, 136), FORMS)
+        before = torch.randn(problem.shape).to(dtype)
+        out = Output(problem.shape, dtype, Form("t", multiple=8)).tensor
+        args = problem.arguments(out, EpilogueArguments(ADD, C=out, D=out))
+        expected = before.double() + problem.each(lambda a, b: a.double() @ b.double())
+        for kernel in tried(args):
+            out.copy_(before)
+            kernel.run(args)
+            if not torch.allclose(out.double(), expected, rtol=0.01, atol=0.01):
+                failures.append(kernel.metadata.kernel_name)
+    finish(failures)
