@@ -342,15 +342,21 @@ class GemmArguments(RuntimeArguments):
         """The prologue, or None."""
 
 class GroupedGemmArguments(RuntimeArguments):
-    """One GEMM per group; A stacks the rows of all groups.
+    """One GEMM per group. The groups divide the rows of A, or K.
 
-    A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or (1, TotalM, N);
-    offsets is int32 of shape (G,): the end row of each group. Offsets rise from 0 to at most
-    TotalM. A group may be empty; rows after the last group are not written.
+    Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or
+    (1, TotalM, N). offsets is int32 of shape (G,): the end row of each group. A group may be
+    empty; rows after the last group are not written.
 
-    GPU kernels read the offsets on the device, at each launch and each graph replay, so they
-    cannot raise for invalid offsets: they clamp each offset to the range from its predecessor
-    to TotalM. The CPU raises ValueError.
+    Groups along K, if B has rank 2 and out rank 3: A has shape (M, TotalK) or (1, M, TotalK),
+    B (TotalK, N), out (G, M, N). offsets is int32 of shape (G,): the end of each group along
+    K. out[g] = A[:, start:end] @ B[start:end]: an epilogue of zeros for an empty group. What
+    lies after the last group is not used. Operands have no block scales.
+
+    Offsets rise from 0 to at most TotalM (TotalK). GPU kernels read the offsets on the
+    device, at each launch and each graph replay, so they cannot raise for invalid offsets:
+    they clamp each offset to the range from its predecessor to TotalM (TotalK). The CPU
+    raises ValueError.
 
     No kernel serves B or offsets of another rank, or another number of offsets; get_kernels
     then returns an empty list.
@@ -1292,15 +1298,15 @@ def launch_gemm(
 
     A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast.
     B may be a list of 2 to 4 matrices, as in `GemmArguments`. With offsets, int32 of shape
-    (G,), A is (TotalM, K), B (G, K, N), and the product is a grouped GEMM. operands: tensors
-    or numbers, one per parameter of the epilogue after the accumulator; for a list B, also
-    lists of vectors. out: the output, or a tuple of the outputs in the order of the
-    epilogue's return. epilogue: an epilogue function or its source; None: out = A @ B.
-    kernel: the name of the kernel to run if it serves the operands; otherwise, and if None,
-    the kernel that ranks first runs. Its first call for each combination of shapes, strides
-    and dtypes compiles it. fast_sums: whether sums of float8 products may keep 14 bits.
-    free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
-    `PerformanceControls` describes both.
+    (G,), A is (TotalM, K), B (G, K, N), or A (M, TotalK), B (TotalK, N) and out (G, M, N),
+    and the product is a grouped GEMM. operands: tensors or numbers, one per parameter of the
+    epilogue after the accumulator; for a list B, also lists of vectors. out: the output, or a
+    tuple of the outputs in the order of the epilogue's return. epilogue: an epilogue function
+    or its source; None: out = A @ B. kernel: the name of the kernel to run if it serves the
+    operands; otherwise, and if None, the kernel that ranks first runs. Its first call for
+    each combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of
+    float8 products may keep 14 bits. free_multiprocessors: how many multiprocessors
+    persistent kernels leave to other work. `PerformanceControls` describes both.
 
     element: an element type of less than 8 bits, of a weight B, which is then int32 words (N,
     K / 32, 4) in the order of `Weight.repack`.

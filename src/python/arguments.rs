@@ -225,13 +225,18 @@ impl GemmArguments {
 
 arguments!(
     GroupedGemmArguments(A, B, out, accumulator_type, offsets),
-    "One GEMM per group; A stacks the rows of all groups.\n\n\
-     A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or (1, TotalM,\n\
-     N); offsets is int32 of shape (G,): the end row of each group. Offsets rise from 0 to at\n\
-     most TotalM. A group may be empty; rows after the last group are not written.\n\n\
-     GPU kernels read the offsets on the device, at each launch and each graph replay, so\n\
-     they cannot raise for invalid offsets: they clamp each offset to the range from its\n\
-     predecessor to TotalM. The CPU raises ValueError.\n\n\
+    "One GEMM per group. The groups divide the rows of A, or K.\n\n\
+     Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or\n\
+     (1, TotalM, N). offsets is int32 of shape (G,): the end row of each group. A group may be\n\
+     empty; rows after the last group are not written.\n\n\
+     Groups along K, if B has rank 2 and out rank 3: A has shape (M, TotalK) or (1, M, TotalK), B\n\
+     (TotalK, N), out (G, M, N). offsets is int32 of shape (G,): the end of each group along K.\n\
+     out[g] = A[:, start:end] @ B[start:end]: an epilogue of zeros for an empty group. What lies\n\
+     after the last group is not used. Operands have no block scales.\n\n\
+     Offsets rise from 0 to at most TotalM (TotalK). GPU kernels read the offsets on the device,\n\
+     at each launch and each graph replay, so they cannot raise for invalid offsets: they clamp\n\
+     each offset to the range from its predecessor to TotalM (TotalK). The CPU raises\n\
+     ValueError.\n\n\
      No kernel serves B or offsets of another rank, or another number of offsets;\n\
      get_kernels then returns an empty list.\n\n\
      Raises as GemmArguments does.",

@@ -34,7 +34,8 @@ use crate::process::drop_unlocked;
 ///
 /// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast. B may
 /// be a list of 2 to 4 matrices, as in `GemmArguments`. With offsets, int32 of shape (G,), A is
-/// (TotalM, K), B (G, K, N), and the product is a grouped GEMM. operands: tensors or numbers, one
+/// (TotalM, K), B (G, K, N), or A (M, TotalK), B (TotalK, N) and out (G, M, N), and the product is a
+/// grouped GEMM. operands: tensors or numbers, one
 /// per parameter of the epilogue after the accumulator; for a list B, also lists of vectors. out:
 /// the output, or a tuple of the outputs in the order of the epilogue's return. epilogue: an
 /// epilogue function or its source; None: out = A @ B. kernel: the name of the kernel to run if it

@@ -47,7 +47,7 @@ def fields(cls):
     {
         "KernelMetadata": "kernel_name kernel_class min_cc operands design epilogue",
         "GemmOperandsMetadata": "A B out accumulator_type",
-        "GroupedGemmOperandsMetadata": "A B out offsets accumulator_type",
+        "GroupedGemmOperandsMetadata": "A B out offsets accumulator_type offsets_along",
         "ElementwiseOperandsMetadata": "A B out",
         "DenseTensorAttributes": TENSOR,
         "TensorAttributes": TENSOR,

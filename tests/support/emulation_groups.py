@@ -24,8 +24,8 @@ from support.properties import (
 
 Kernel = cutlass_api.Kernel
 
-#: Extents of K: empty groups first, last and in a row; one index; more than one K block; more groups
-#: than a warp has lanes; all of K in one group; no K.
+#: Extents of K: empty groups first, last and in a row; one index; more than one K block; more
+#: groups than a warp has lanes; all of K in one group; no K.
 SIZES = [
     [0, 1, 131, 0, 0, 64, 0],
     [37, 0, 66],
@@ -92,7 +92,9 @@ def wrong_offsets() -> None:
     """Offsets out of order or of range: clamped and made monotonic."""
     failures = []
     for wrong_ends in ENDS_OUT_OF_ORDER:
-        problem = with_wrong_ends(wrong_ends, GroupsAlongK(HALF, [40] * 3, (72, 80), FORMS, spare=0))
+        problem = with_wrong_ends(
+            wrong_ends, GroupsAlongK(HALF, [40] * 3, (72, 80), FORMS, spare=0)
+        )
         for kernel in tried(problem.arguments(torch.empty(problem.shape, dtype=torch.bfloat16))):
             failures.append(check(kernel, None, problem, Form("t", multiple=8), f"{wrong_ends}"))
     finish(failures)

@@ -237,4 +237,17 @@ def fake_grouped(rows=300, n=256, k=128, groups=4, dtype=torch.bfloat16, layout=
     )
 
 
+def fake_groups_along_k(
+    m=256, n=128, k=300, groups=4, dtype=torch.bfloat16, layout="ntt", **kwargs
+):
+    return GroupedGemmArguments(
+        fake(m, k, dtype=dtype, layout=layout[0]),
+        fake(k, n, dtype=dtype, layout=layout[1]),
+        fake(groups, m, n, dtype=output_of(dtype) if dtype in INTEGERS else dtype),
+        accumulator_of(dtype),
+        fake(groups, dtype=torch.int32),
+        **kwargs,
+    )
+
+
 REFUSED = (ValueError, TypeError, BufferError)

@@ -10,7 +10,13 @@ from cutlass_api._import_hooks import after_import
 from cutlass_api.ops._eight_bits import int8_mm, mixed_mm, scaled_grouped_mm, scaled_mm
 from cutlass_api.ops._operator import LIBRARY, OPS
 from cutlass_api.ops._operators import OPERATORS
-from cutlass_api.ops._python import linear, linears, matmul, quantized_linear
+from cutlass_api.ops._python import (
+    grouped_mm_weight_grad,
+    linear,
+    linears,
+    matmul,
+    quantized_linear,
+)
 
 
 def register_flop_formulas() -> None:
@@ -34,6 +40,7 @@ __all__ = [
     "LIBRARY",
     "OPERATORS",
     "OPS",
+    "grouped_mm_weight_grad",
     "int8_mm",
     "linear",
     "linears",

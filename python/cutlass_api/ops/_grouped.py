@@ -4,11 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from cutlass_api.ops import _vmap
+from cutlass_api.ops import _epilogues, _vmap
 from cutlass_api.ops._dense import check_differentiable
-from cutlass_api.ops._labels import SUMS, Rule
+from cutlass_api.ops._labels import SUMS, Labels, Rule, broadcast
 from cutlass_api.ops._library import empty, launch, refuse
 from cutlass_api.ops._operator import OPS, Call, Gradient, Lowering, Operator
 
@@ -50,9 +49,16 @@ def check_offsets(operator: str, offs: Tensor, groups: int) -> None:
         )
 
 
-def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
+def grouped_mm_weight_grad(
+    A: Tensor,
+    grad: Tensor,
+    offs: Tensor,
+    input: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
     """The gradient of grouped_mm's B: for each group, its rows of A, transposed, times its rows of
-    grad. The shape is (G, K, N).
+    grad. The shape is (G, K, N). Adds input, which broadcasts to this shape and may be out.
     """
     if offs.dtype is not torch.int32 or offs.dim() != 1:
         kind = f"{offs.dtype} of rank {offs.dim()}"
@@ -62,22 +68,16 @@ def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
             "grouped_mm_weight_grad",
             f"A has shape {list(A.shape)} and grad {list(grad.shape)}; pass matrices of equal rows",
         )
-    groups, k, n = offs.shape[0], A.shape[1], grad.shape[1]
-    out = A.new_zeros(groups, k, n)
-    if isinstance(A, FakeTensor) or A.is_meta:  # check a group of all rows
-        launch("grouped_mm_weight_grad", A.mT, grad, out=A.new_empty(k, n))
-        return out
-    # torch's kernel reads 16-byte rows of bfloat16, and the host need not know the offsets.
-    if A.is_cuda and A.dtype is grad.dtype is torch.bfloat16 and k % 8 == n % 8 == 0:
-        result: Tensor = torch.ops.aten._grouped_mm(A.mT, grad.contiguous(), offs=offs)
-        return result
-    start = 0
-    for group, end in enumerate(offs.tolist()):
-        if end > start:
-            rows = slice(start, end)
-            launch("grouped_mm_weight_grad", A[rows].mT, grad[rows], out=out[group])
-        start = end
-    return out
+    if out is None:
+        shape = offs.shape[0], A.shape[1], grad.shape[1]
+        out = A.new_empty(shape, dtype=A.dtype if input is None else input.dtype)
+    operands, epilogue = ([], None) if input is None else ([input], _epilogues.SUM)
+    return launch(
+        *("grouped_mm_weight_grad", A.mT, grad, *operands),
+        out=out,
+        epilogue=epilogue,
+        offsets=offs,
+    )
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -99,13 +99,17 @@ def grouped_backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
 
 def save_weight_gradient(ctx: Any, call: Call, output: Any) -> None:
     ctx.save_for_backward(call.A, call.grad, call.offs)
+    ctx.shape = None if call.input is None else call.input.shape
 
 
 def weight_gradient_backward(ctx: Any, needs: Call, of_b: Tensor) -> dict[str, Any]:
     A, grad, offs = ctx.saved_tensors
+    of_input = of_b.sum_to_size(ctx.shape) if needs.input else None
+    of_b = of_b.to(A.dtype)
     return {
         "A": OPS.grouped_mm(grad, of_b.mT, offs, zero_rest=True) if needs.A else None,
         "grad": OPS.grouped_mm(A, of_b, offs, zero_rest=True) if needs.grad else None,
+        "input": of_input,
     }
 
 
@@ -124,8 +128,11 @@ def grouped_labels(call: Call) -> Rule:
 
 def weight_gradient_labels(call: Call) -> Rule:
     # The sum is over `m`, and `k` is a dimension of the output.
-    inputs = {"A": ("m", "k"), "grad": ("m", "n"), "offs": ("g",)}
-    return Rule([("g", "k", "n")], inputs, whole=["g"], factors=call.operator.factors)
+    inputs: dict[str, Labels] = {"A": ("m", "k"), "grad": ("m", "n"), "offs": ("g",)}
+    out = ("g", "k", "n")
+    if call.input is not None:
+        inputs["input"] = broadcast(call.input, out)
+    return Rule([out], inputs, whole=["g"], factors=call.operator.factors)
 
 
 def grouped_lowering(call: Call) -> Lowering | None:
@@ -150,7 +157,8 @@ OPERATORS = (
         summary="groups of A's rows, each times its own B, as `torch._grouped_mm`",
     ),
     Operator(
-        schema="grouped_mm_weight_grad(Tensor A, Tensor grad, Tensor offs) -> Tensor",
+        schema="grouped_mm_weight_grad(Tensor A, Tensor grad, Tensor offs, Tensor? input=None) "
+        "-> Tensor",
         compute=grouped_mm_weight_grad,
         factors=("A", "grad"),
         gradient=Gradient(save_weight_gradient, weight_gradient_backward),
@@ -158,6 +166,5 @@ OPERATORS = (
         flops=grouped_flops,
         sharding=weight_gradient_labels,
         autocast=("A", "grad"),
-        has_out=False,
     ),
 )

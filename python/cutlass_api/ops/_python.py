@@ -48,6 +48,38 @@ def linear(
     return OPS.linear(input, weight, bias, activation)
 
 
+def grouped_mm_weight_grad(
+    a: Tensor,
+    grad: Tensor,
+    offs: Tensor,
+    *,
+    out: Tensor | None = None,
+    accumulate: bool = False,
+) -> Tensor:
+    """``a[s:e].mT @ grad[s:e]`` for each group of rows s to e: the gradient of a mixture's weights.
+
+    - ``a`` (TotalM, K) and ``grad`` (TotalM, N): one dtype, any strides. Float16 and bfloat16 with
+      rows at multiples of 16 bytes are fastest.
+    - ``offs``: int32 of shape (G,), the end row of each group, read on the device. Rows behind the
+      last group are not used.
+    - ``out`` (G, K, N): the output, in any float dtype. None: a new one in the dtype of ``a``.
+    - ``accumulate``: adds the products to ``out``, which must be passed. Products and additions are
+      float32 (float64 for float64), and are rounded once.
+
+    A group without rows yields zeros, and leaves an accumulated ``out`` as it is. One launch:
+    nothing is filled or copied before. With ``out``, the operands have no gradients.
+
+    Raises ValueError if shapes do not match, no kernel serves the dtypes, or ``accumulate`` has no
+    ``out``; on the CPU, also if offsets decrease or exceed the rows. GPU kernels clamp them.
+    """
+    if out is None:
+        if accumulate:
+            raise ValueError("accumulate=True adds to out, which is None; pass the tensor as out")
+        return OPS.grouped_mm_weight_grad(a, grad, offs)
+    OPS.grouped_mm_weight_grad.out(a, grad, offs, out if accumulate else None, out=out)
+    return out
+
+
 def linears(
     input: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
