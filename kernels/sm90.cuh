@@ -19,7 +19,7 @@
 //            producer's threads load it with cp.async.
 // Groups     Their ends are read on the device. ALONG_M: A and the output are stacks of row groups,
 //            with a matrix B each. A tile lies in one group; rows of the next group may be loaded
-//            and multiplied, but are not stored. ALONG_K: A and B are groups of indices of K, with a
+//            and multiplied, but are not stored. ALONG_K: the groups divide K of A and B, with a
 //            matrix of the output each. The last K block of a group may hold K of the next group,
 //            which consumers overwrite by zeros.
 // Elements   A and B have the same type: f16, bf16, f32 as tf32, s8, u8; or each is e4m3 or e5m2;

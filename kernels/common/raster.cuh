@@ -3,9 +3,9 @@
 #include "common/params.cuh"
 
 struct TilePosition {
-  int batch;  // or group
-  int m, n;   // first row and column
-  int end;    // the tile's rows lie before this one
+  int batch;       // or group
+  int m, n;        // first row and column
+  int end;         // the tile's rows lie before this one
   int start_k, k;  // the range of K: its start and its extent
 };
 
@@ -43,6 +43,6 @@ __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) 
   GroupDepths::Depth depth{0, params.k};
   if constexpr (GROUPS == Groups::ALONG_K)
     depth = GroupDepths(params.offsets, params.batch, params.k)[batch];
-  return {batch, start + (first + index - column * height) * TILE_M,
-          column * TILE_N, end, depth.start, depth.length};
+  const int row = first + index - column * height;
+  return {batch, start + row * TILE_M, column * TILE_N, end, depth.start, depth.length};
 }

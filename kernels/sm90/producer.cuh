@@ -76,8 +76,8 @@ template <class Config> struct Sm90Producer {
       }
 #pragma unroll 1
       for (int block = 0; block < (ALONG_K ? tile.blocks() : blocks); ++block) {
-        const int k = ALONG_K ? tile.k + block * Config::TILE_K
-                              : (first_block + block) * Config::TILE_K;
+        const int k =
+            ALONG_K ? tile.k + block * Config::TILE_K : (first_block + block) * Config::TILE_K;
         const unsigned a = pipeline.stage(slot), b = a + Memory::A_BYTES,
                        full = pipeline.full + 8 * slot.stage;
         // Wait until the consumers have released this stage.

@@ -85,8 +85,8 @@ template <class Config> struct Sm90StoreRows {
 #pragma unroll 1
     for (int round = 0; round < STORE_ROUNDS; ++round) {
       const int row = row_of(m, round), column = column_of(n, round);
-      // Skip boxes outside the output, or below a group. With an epilogue, except in groups along M, process all
-      // boxes: it may store partial results for them.
+      // Skip boxes outside the output, or below a group. With an epilogue, unless ALONG_M, process
+      // all boxes: it may store partial results for them.
       if ((ALONG_M || CONVERT_ONLY) && row >= end) break;
       if (CONVERT_ONLY && column >= columns) continue;
 

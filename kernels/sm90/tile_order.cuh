@@ -10,8 +10,8 @@
 
 template <class Config> struct Sm90TileOrder {
   // This CTA's tile: first row and column. If GROUPED, `batch` is the group. If ALONG_M, `end` is
-  // the row after the group's last. If ALONG_K, `k` is the group's first index of K, and `depth` the
-  // extent of K, at least 1.
+  // the row after the group's last. If ALONG_K, `k` is the group's first index of K, and `depth`
+  // the extent of K, at least 1.
   struct Tile {
     int batch, m, n, end, k, depth;
     // The number of K blocks, if ALONG_K.
@@ -93,7 +93,7 @@ template <class Config> struct Sm90TileOrder {
     }
   };
 
-  using Order = typename Conditional<Config::ALONG_M, Grouped,
-                                     typename Conditional<Config::ALONG_K, Deep, Batched>::Type>::
-      Type;
+  using Order =
+      typename Conditional<Config::ALONG_M, Grouped,
+                           typename Conditional<Config::ALONG_K, Deep, Batched>::Type>::Type;
 };

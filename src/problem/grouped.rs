@@ -5,12 +5,13 @@ use super::{GemmProblem, ProblemError, ProblemOptions};
 use crate::operand::{DType, View};
 
 /// Groups along M: `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns,
-/// `offsets (G,)` int32: the end row of each group. Each group of rows has its own matrix of B. Rows
-/// past the last offset belong to no group and stay unchanged.
+/// `offsets (G,)` int32: the end row of each group. Each group of rows has its own matrix of B.
+/// Rows past the last offset belong to no group and stay unchanged.
 ///
 /// Groups along K ([`GroupedGemmProblem::is_along_k`]): `A (M, TotalK)` or `(1, M, TotalK)`,
-/// `B (TotalK, N)`, `out (G, M, N)`, `offsets (G,)` int32: the end of each group along K. Each group
-/// yields a matrix of `out`, an empty one zeros. What lies past the last offset belongs to no group.
+/// `B (TotalK, N)`, `out (G, M, N)`, `offsets (G,)` int32: the end of each group along K. Each
+/// group yields a matrix of `out`, an empty one zeros. What lies past the last offset belongs to no
+/// group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupedGemmProblem {
     pub a: View,
@@ -90,8 +91,8 @@ impl GroupedGemmProblem {
         GemmProblem { a, b, out, accumulator, options, further_columns: 0 }
     }
 
-    /// [`GroupedGemmProblem::stacked`] as the cost model takes it: along K, a batch of groups of the
-    /// mean K, since only the device knows the others.
+    /// [`GroupedGemmProblem::stacked`] as the cost model takes it: along K, a batch of groups of
+    /// the mean K, since only the device knows the others.
     pub fn mean(&self) -> GemmProblem {
         let mut mean = self.stacked();
         if self.is_along_k() {

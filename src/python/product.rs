@@ -34,15 +34,15 @@ use crate::process::drop_unlocked;
 ///
 /// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast. B may
 /// be a list of 2 to 4 matrices, as in `GemmArguments`. With offsets, int32 of shape (G,), A is
-/// (TotalM, K), B (G, K, N), or A (M, TotalK), B (TotalK, N) and out (G, M, N), and the product is a
-/// grouped GEMM. operands: tensors or numbers, one
-/// per parameter of the epilogue after the accumulator; for a list B, also lists of vectors. out:
-/// the output, or a tuple of the outputs in the order of the epilogue's return. epilogue: an
-/// epilogue function or its source; None: out = A @ B. kernel: the name of the kernel to run if it
-/// serves the operands; otherwise, and if None, the kernel that ranks first runs. Its first call
-/// for each combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of
-/// float8 products may keep 14 bits. free_multiprocessors: how many multiprocessors persistent
-/// kernels leave to other work. `PerformanceControls` describes both.
+/// (TotalM, K), B (G, K, N), or A (M, TotalK), B (TotalK, N) and out (G, M, N), and the product is
+/// a grouped GEMM. operands: tensors or numbers, one per parameter of the epilogue after the
+/// accumulator; for a list B, also lists of vectors. out: the output, or a tuple of the outputs in
+/// the order of the epilogue's return. epilogue: an epilogue function or its source; None: out = A
+/// @ B. kernel: the name of the kernel to run if it serves the operands; otherwise, and if None,
+/// the kernel that ranks first runs. Its first call for each combination of shapes, strides and
+/// dtypes compiles it. fast_sums: whether sums of float8 products may keep 14 bits.
+/// free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
+/// `PerformanceControls` describes both.
 ///
 /// element: an element type of less than 8 bits, of a weight B, which is then int32 words
 /// (N, K / 32, 4) in the order of `Weight.repack`.

@@ -7,7 +7,7 @@ use crate::kernel::Operation;
 use crate::operand::{DType, View};
 use crate::problem::{Problem, ProblemOptions};
 
-/// Batch, M, N and K. For a grouped GEMM: groups, M, N and K, of which M or K is that of all groups.
+/// Batch, M, N and K. For a grouped GEMM: groups, M, N and K, of which M or K counts all groups.
 pub type Extents = [i64; 4];
 
 /// How a key counts extents.

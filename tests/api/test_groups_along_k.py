@@ -143,7 +143,7 @@ def test_kernels_of_groups_along_m_and_along_k_refuse_each_other():
                 assert not operands.supports(another.metadata.operands)
 
 
-def test_one_group_along_k_is_told_from_one_along_m():
+def test_one_group_along_k_differs_from_one_along_m():
     """The operands of both have the same shapes, apart from leading extents of 1."""
     x, ends = torch.randn(8, 8), torch.tensor([5], dtype=torch.int32)
     along_m, along_k = torch.full((8, 8), torch.nan), torch.full((1, 8, 8), torch.nan)

@@ -42,6 +42,26 @@ def test_operands_from_registers_spill_none(function, layout):
 
 
 @pytest.mark.usefixtures("cache_directory")
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_groups_along_k_neither_spill_nor_serialize(accumulates, out_dtype):
+    """All tiles of sm90, also with an epilogue that adds to the output."""
+    m, n, k, groups = 512, 768, 4096, 16
+    a, b = fake(m, k, dtype=torch.bfloat16, layout="n"), fake(k, n, dtype=torch.bfloat16)
+    out, ends = fake(groups, m, n, dtype=out_dtype), fake(groups, dtype=torch.int32)
+    add = "def add(accum, C):\n    D = accum + C\n    return D"
+    epilogue = EpilogueArguments(add, C=out, D=out) if accumulates else None
+    args = GroupedGemmArguments(a, b, out, "float32", ends, epilogue)
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(args, cc=90)
+        if isinstance(kernel.metadata.design, Sm90DesignMetadata)
+    ]
+    assert len(kernels) >= 8
+    check_code(kernels, args)
+
+
+@pytest.mark.usefixtures("cache_directory")
 @functions
 def test_float32_kernels_spill_none(function):
     """Both operands pass through registers, which needs the most."""

@@ -1,4 +1,4 @@
-"""Grouped GEMM on the GPU, every kernel, against torch in float64.
+"""Grouped GEMM along M on the GPU, every kernel, against torch in float64.
 
 The output and A have rows behind those of the last group, and outputs are filled with NaN: a write
 beyond the last group's end is detected. A write beyond another group's end may not be, because the
@@ -12,16 +12,22 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api.arguments import EpilogueArguments
-from cutlass_api.metadata import GroupedGemmOperandsMetadata
 from support import memory
 from support.gpu_helpers import fail_with
-from support.groups import HALF, GroupedProblem, bf16_problem, check_no_groups, forms_of
+from support.groups import (
+    ENDS_OUT_OF_ORDER,
+    HALF,
+    GroupedProblem,
+    bf16_problem,
+    check_no_groups,
+    forms_of,
+    grouped_kernels,
+)
 from support.helpers import run_python, served
 from support.memory import Form, Output
 from support.problems import check
 from support.properties import (
     Types,
-    by_family_and_types,
     family_of,
     first_of_families,
     float32_precision,
@@ -30,7 +36,7 @@ from support.properties import (
 pytestmark = pytest.mark.gpu
 
 
-KERNELS = by_family_and_types(GroupedGemmOperandsMetadata)
+KERNELS = grouped_kernels("m")
 
 
 #: Group sizes, N and K: more groups than threads in a warp; empty groups first, last and in a row;
@@ -145,9 +151,7 @@ def test_offsets_change_between_launches_that_follow_each_other() -> None:
         assert out[own_ends[-1] :].isnan().all()
 
 
-@pytest.mark.parametrize(
-    "wrong_ends", [[50, 40, 90], [-5, 200, 9999], [9999, 0, 300], [2**31 - 1, -(2**31), 7]], ids=str
-)
+@pytest.mark.parametrize("wrong_ends", ENDS_OUT_OF_ORDER, ids=str)
 def test_whatever_offsets_say_nothing_outside_the_output_is_written(wrong_ends) -> None:
     """Kernels clamp an offset to the range from its predecessor to the number of rows."""
     problem = bf16_problem([100, 100, 100])

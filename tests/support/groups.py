@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 
+import cutlass_api
 import torch
 from cutlass_api.arguments import GroupedGemmArguments, PerformanceControls
+from cutlass_api.metadata import GroupedGemmOperandsMetadata
 
 from support import memory
 from support.memory import Form, generator_for, just_aligned, random_operand
 from support.problems import Problem
-from support.properties import Types, first_of_families
+from support.properties import Types, by_family_and_types, first_of_families
 
 #: Rows of A and of the output after the last group.
 SPARE = 19
@@ -143,6 +145,16 @@ class GroupsAlongK(Groups):
         spans = pairwise([0, *self.ends])
         results = [product(self.a[:, start:end], self.b[start:end]) for start, end in spans]
         return torch.stack(results) if results else self.a.new_zeros(self.shape)
+
+
+def grouped_kernels(along: str) -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
+    """The kernels for an H100 whose groups divide M ("m") or K ("k"), by family and types."""
+    found = by_family_and_types(GroupedGemmOperandsMetadata)
+    chosen = {
+        key: [kernel for kernel in kernels if kernel.metadata.operands.offsets_along == along]
+        for key, kernels in found.items()
+    }
+    return {key: kernels for key, kernels in chosen.items() if kernels}
 
 
 def forms_of(kernel) -> list[Form]:

@@ -20,8 +20,8 @@ pub(super) fn along_m() -> Vec<Shape> {
     ]
 }
 
-/// Along K. Outputs are matrices of weights, larger than any tile. A group has few K blocks, so that
-/// a tile's store takes a large part of its time, which ping-pong overlaps with the products of
+/// Along K. Outputs are matrices of weights, larger than any tile. A group has few K blocks: a
+/// tile's store takes a large part of its time, which ping-pong overlaps with the products of
 /// another tile.
 pub(super) fn along_k() -> Vec<Shape> {
     vec![

@@ -1,5 +1,5 @@
-//! The space of the family: which shapes (`shapes.rs`, `grouped_shapes.rs`) exist for which element types, layouts and
-//! kinds of kernels, each with as many stages as fit.
+//! The space of the family: which shapes (`shapes.rs`, `grouped_shapes.rs`) exist for which element
+//! types, layouts and kinds of kernels, each with as many stages as fit.
 
 use super::config::{Schedule, Sm90};
 use super::grouped_shapes;
