@@ -85,6 +85,10 @@ SECTIONS = (
     _gemm("exact", "GEMM, float32 and float64", "exact", "float32 float64"),
     Section("ladder", "The ladder, float16", "ladder", "ladder"),
     *map(_llama, (*llama.KINDS, *llama.FORMATS)),
+    Section(
+        *("experts", "Mixtures of experts", "experts"),
+        quick="experts --mixtures qwen3-30b-a3b --tokens 32,1024",
+    ),
     Section("quantize", "Quantization", "quantize", "quantize"),
     *map(_model, ARCHITECTURES),
     # NVGEMM is a backend of torch, which takes a version that has it.

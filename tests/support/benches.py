@@ -10,6 +10,7 @@ from pathlib import Path
 import cutlass_api.__main__
 import torch
 from cutlass_api.bench import (
+    experts,
     gemm,
     ladder,
     latency,
@@ -63,7 +64,7 @@ class Clock:
 
 def replace_graphs(monkeypatch, clock) -> None:
     """Calls ``clock(launches)`` in place of the capture of a graph."""
-    for module in (timing, gemm, ladder, llama, peers, quantize):
+    for module in (timing, experts, gemm, ladder, llama, peers, quantize):
         monkeypatch.setattr(module, "capture", lambda stream, launches: clock(launches))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cutlass_api.bench.base import Bench, Cells, Document, Entry
+from cutlass_api.bench.experts import Experts
 from cutlass_api.bench.gemm import Gemm
 from cutlass_api.bench.ladder import Ladder
 from cutlass_api.bench.latency import Latency
@@ -15,7 +16,9 @@ from cutlass_api.bench.model import Model
 from cutlass_api.bench.quantize import Quantize
 
 #: The commands of `bench` are made from these, and so is what reads their files.
-BENCHES: tuple[Bench[Any], ...] = (Latency(), Gemm(), Ladder(), Llama(), Model(), Quantize())
+BENCHES: tuple[Bench[Any], ...] = (
+    *(Latency(), Gemm(), Ladder(), Llama(), Experts(), Model(), Quantize()),
+)
 
 
 @dataclass(frozen=True)
