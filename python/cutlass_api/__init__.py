@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from cutlass_api import transformers as transformers
     from cutlass_api import tuning as tuning
     from cutlass_api import weights as weights
+    from cutlass_api.ops import grouped_mm as grouped_mm
     from cutlass_api.ops import grouped_mm_weight_grad as grouped_mm_weight_grad
     from cutlass_api.ops import int8_mm as int8_mm
     from cutlass_api.ops import linear as linear
@@ -78,8 +79,8 @@ _cutlass_stub.install()
 _FUNCTIONS = {
     **dict.fromkeys(
         (
-            *("grouped_mm_weight_grad", "int8_mm", "linear", "linears", "mixed_mm"),
-            *("quantized_linear", "scaled_grouped_mm", "scaled_mm"),
+            *("grouped_mm", "grouped_mm_weight_grad", "int8_mm", "linear", "linears"),
+            *("mixed_mm", "quantized_linear", "scaled_grouped_mm", "scaled_mm"),
         ),
         "ops",
     ),

@@ -112,3 +112,19 @@ def test_meta_tensors():
     assert (out.shape, out.dtype, out.is_meta) == ((5, 16, 24), torch.bfloat16, True)
     with pytest.raises(ValueError, match="grouped_mm_weight_grad: "):
         cutlass_api.grouped_mm_weight_grad(a, grad.float(), offs)
+
+
+@devices
+def test_offsets_of_64_bits(device):
+    a, grad, offs = inputs(torch.bfloat16, device)
+    wide = torch.stack([offs.long(), torch.full_like(offs, -1)], -1)
+    b = torch.randn(5, 16, 24).to(device, torch.bfloat16)
+    for each in (wide[:, 0].contiguous(), wide[:, 0]):
+        for function, factors in {
+            cutlass_api.grouped_mm: (a, b),
+            cutlass_api.grouped_mm_weight_grad: (a, grad),
+        }.items():
+            found, expected = (function(*factors, ends)[:7] for ends in (each, offs))
+            assert torch.equal(found, expected)
+    compiled = torch.compile(cutlass_api.grouped_mm, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(a, b, wide[:, 0])[:7], cutlass_api.grouped_mm(a, b, offs)[:7])

@@ -35,8 +35,8 @@ REFUSALS = {
     "scaled_mm: bias has shape": lambda: OPS.scaled_mm(
         A.to(F8), B.to(F8), SCALED, SCALED, torch.ones(5)
     ),
-    "scaled_grouped_mm: offsets must have dtype int32": lambda: OPS.scaled_grouped_mm(
-        A.to(F8), B[None].to(F8), SCALED, SCALED, ends(4).long()
+    "scaled_grouped_mm: offs is torch.float32": lambda: OPS.scaled_grouped_mm(
+        A.to(F8), B[None].to(F8), SCALED, SCALED, ends(4).float()
     ),
     "grouped_mm: dimension K differs": lambda: OPS.grouped_mm(A, A[None], ends(4)),
     "grouped_mm_weight_grad: A has shape": lambda: OPS.grouped_mm_weight_grad(A, B, ends(4)),
@@ -58,7 +58,7 @@ REFUSALS = {
     "grouped_mm: .*offs is missing": lambda: OPS.grouped_mm(A, B[None]),
     "grouped_mm: bias is not supported": lambda: OPS.grouped_mm(A, B[None], ends(4), B),
     "grouped_mm: offs has shape": lambda: OPS.grouped_mm(A, B[None], ends(1, 4)),
-    "grouped_mm: offsets must have dtype int32": lambda: OPS.grouped_mm(A, B[None], ends(4).long()),
+    "grouped_mm: offs is torch.int16": lambda: OPS.grouped_mm(A, B[None], ends(4).short()),
     "int_mm: A is torch.float32": lambda: OPS.int_mm(A, B),
     "mixed_mm: A is torch.float32": lambda: OPS.mixed_mm(A, B),
     "scaled_mm: A is torch.float32": lambda: OPS.scaled_mm(A, B, SCALED, SCALED),

@@ -111,7 +111,6 @@ class Operands:
         import torch
 
         from cutlass_api.nn._experts import experts
-        from cutlass_api.ops import OPS
 
         if name == "weights":
             transposed = self.rows.mT
@@ -133,7 +132,7 @@ class Operands:
         a, weights = (self.rows, self.up) if name == "up" else (self.activated, self.down)
         return (
             [partial(torch._grouped_mm, a, each.mT, offs=self.offsets) for each in weights],
-            [partial(OPS.grouped_mm, a, each.mT, self.offsets) for each in weights],
+            [partial(cutlass_api.grouped_mm, a, each.mT, self.offsets) for each in weights],
         )
 
 

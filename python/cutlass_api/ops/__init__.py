@@ -11,6 +11,7 @@ from cutlass_api.ops._eight_bits import int8_mm, mixed_mm, scaled_grouped_mm, sc
 from cutlass_api.ops._operator import LIBRARY, OPS
 from cutlass_api.ops._operators import OPERATORS
 from cutlass_api.ops._python import (
+    grouped_mm,
     grouped_mm_weight_grad,
     linear,
     linears,
@@ -40,6 +41,7 @@ __all__ = [
     "LIBRARY",
     "OPERATORS",
     "OPS",
+    "grouped_mm",
     "grouped_mm_weight_grad",
     "int8_mm",
     "linear",

@@ -80,8 +80,8 @@ def scaled_grouped_mm(
     - ``scale_b``: float32, one factor, one for each group of shape (G,) or (G, 1, 1), one for each
       column of shape (G, 1, N) or (G, N), or one for each block of (128, 1) or (128, 128) elements,
       of shape (G, ceil(K / 128), N) or (G, ceil(K / 128), ceil(N / 128)).
-    - ``offs``: int32 of shape (G,), the end row of each group. Rows of the result past ``offs[-1]``
-      are uninitialized.
+    - ``offs``: int32 or int64 of shape (G,), the end row of each group. Rows of the result past
+      ``offs[-1]`` are uninitialized.
     - ``out_dtype`` and ``use_fast_accum``: as for :func:`scaled_mm`.
 
     Raises ValueError and RuntimeError as :func:`scaled_mm`.

@@ -20,7 +20,8 @@ def grouped_mm(
     out_dtype: torch.dtype | None = None,
     zero_rest: bool = False,
 ) -> Tensor:
-    """Rows offs[g-1] to offs[g] of A (TotalM, K) times B[g], for B (G, K, N) and int32 offs (G,).
+    """Rows offs[g-1] to offs[g] of A (TotalM, K) times B[g], for B (G, K, N) and offs (G,), int32
+    or int64.
 
     Rows of the output past offs[-1] are uninitialized, as those of ``torch._grouped_mm``; with
     zero_rest, they are zeros. So is the gradient of A there.
@@ -34,19 +35,24 @@ def grouped_mm(
         )
     if bias is not None:
         raise refuse("grouped_mm", "bias is not supported; add the rows of each group's bias")
-    check_offsets("grouped_mm", offs, B.shape[0])
+    offs = offsets_of("grouped_mm", offs, B.shape[0])
     out = empty(A, B, (A.shape[0], B.shape[2]), out_dtype)
     if zero_rest:
         out.zero_()
     return launch("grouped_mm", A, B, out=out, offsets=offs)
 
 
-def check_offsets(operator: str, offs: Tensor, groups: int) -> None:
-    if offs.dim() != 1 or offs.shape[0] != groups:
-        raise refuse(
-            operator,
-            f"offs has shape {list(offs.shape)}; pass the end row of each of {groups} groups",
-        )
+def offsets_of(operator: str, offs: Tensor, groups: Any = None) -> Tensor:
+    """Offsets as int32. Those of int64 are a view of their low words: no row has a number of more
+    bits."""
+    if offs.dtype not in (torch.int32, torch.int64):
+        raise refuse(operator, f"offs is {offs.dtype}; pass torch.int32 or torch.int64")
+    if offs.dim() != 1 or (groups is not None and offs.shape[0] != groups):
+        each = "each group" if groups is None else f"each of {groups} groups"
+        raise refuse(operator, f"offs has shape {list(offs.shape)}; pass the end row of {each}")
+    if offs.dtype is torch.int32:
+        return offs
+    return offs.contiguous().view(torch.int32)[::2]
 
 
 def grouped_mm_weight_grad(
@@ -60,9 +66,7 @@ def grouped_mm_weight_grad(
     """The gradient of grouped_mm's B: for each group, its rows of A, transposed, times its rows of
     grad. The shape is (G, K, N). Adds input, which broadcasts to this shape and may be out.
     """
-    if offs.dtype is not torch.int32 or offs.dim() != 1:
-        kind = f"{offs.dtype} of rank {offs.dim()}"
-        raise refuse("grouped_mm_weight_grad", f"offs is {kind}; pass torch.int32 of rank 1")
+    offs = offsets_of("grouped_mm_weight_grad", offs)
     if not A.dim() == grad.dim() == 2 or A.shape[0] != grad.shape[0]:
         raise refuse(
             "grouped_mm_weight_grad",
@@ -137,6 +141,8 @@ def weight_gradient_labels(call: Call) -> Rule:
 
 def grouped_lowering(call: Call) -> Lowering | None:
     if call.offs is None or call.bias is not None or call.zero_rest:
+        return None
+    if call.offs.dtype is not torch.int32:
         return None
     return Lowering(out_dtype=call.out_dtype, offsets="offs")
 

@@ -48,6 +48,32 @@ def linear(
     return OPS.linear(input, weight, bias, activation)
 
 
+def grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor,
+    *,
+    out_dtype: torch.dtype | None = None,
+    zero_rest: bool = False,
+) -> Tensor:
+    """``a[s:e] @ b[g]`` for each group g of rows s to e: the products of a mixture of experts.
+
+    - ``a``: shape (TotalM, K), the rows of all groups. ``b``: (G, K, N), a matrix for each group,
+      of any strides. Float16, bfloat16, float32 or float64.
+    - ``offs``: int32 or int64 of shape (G,), the end row of each group, read on the device. A group
+      may be empty.
+    - ``out_dtype``: of the result, (TotalM, N); by default that of ``a``.
+    - ``zero_rest``: whether rows of the result past ``offs[-1]`` are zeros. They are uninitialized
+      otherwise, as those of ``torch._grouped_mm``.
+
+    Differentiates, traces and follows autocast. The gradient of ``a`` is zero past ``offs[-1]``.
+
+    Raises ValueError if shapes do not match or no kernel serves the dtypes; on the CPU, also if
+    offsets decrease or exceed the rows. GPU kernels clamp them.
+    """
+    return OPS.grouped_mm(a, b, offs, None, out_dtype, zero_rest)
+
+
 def grouped_mm_weight_grad(
     a: Tensor,
     grad: Tensor,
@@ -60,8 +86,8 @@ def grouped_mm_weight_grad(
 
     - ``a`` (TotalM, K) and ``grad`` (TotalM, N): one dtype, any strides. Float16 and bfloat16 with
       rows at multiples of 16 bytes are fastest.
-    - ``offs``: int32 of shape (G,), the end row of each group, read on the device. Rows behind the
-      last group are not used.
+    - ``offs``: int32 or int64 of shape (G,), the end row of each group, read on the device. Rows
+      behind the last group are not used.
     - ``out`` (G, K, N): the output, in any float dtype. None: a new one in the dtype of ``a``.
     - ``accumulate``: adds the products to ``out``, which must be passed. Products and additions are
       float32 (float64 for float64), and are rounded once.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cutlass_api._dtypes import FLOAT8, INT8
 from cutlass_api.ops import _dense, _epilogues, _labels, _vmap
-from cutlass_api.ops._grouped import check_offsets, grouped_flops
+from cutlass_api.ops._grouped import grouped_flops, offsets_of
 from cutlass_api.ops._labels import SUMS, Blocks, Labels, Product, Rule, Spec, broadcast, dtype_of
 from cutlass_api.ops._library import batch_of, empty, launch, product_shape, refuse
 from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative, Operator
@@ -128,7 +128,7 @@ def scaled_grouped_mm(
     use_fast_accum: bool = False,
 ) -> Tensor:
     """Rows offs[g-1] to offs[g] of A * scale_a times (B * scale_b)[g], of float8 A (TotalM, K) and
-    B (G, K, N), and int32 offs (G,).
+    B (G, K, N), and offs (G,), int32 or int64.
 
     scale_a: as of scaled_mm, also (TotalM,). scale_b: one, one per group, (G,) or (G, 1, 1), one
     per column, (G, 1, N) or (G, N), or one per block of 128 x 1 or 128 x 128 elements of each
@@ -140,7 +140,7 @@ def scaled_grouped_mm(
             "scaled_grouped_mm",
             f"A has rank {A.dim()} and B rank {B.dim()}; pass A (TotalM, K) and B (G, K, N)",
         )
-    check_offsets("scaled_grouped_mm", offs, B.shape[0])
+    offs = offsets_of("scaled_grouped_mm", offs, B.shape[0])
     operands, blocks = grouped_operands("scaled_grouped_mm", A, B, scale_a, scale_b)
     out = A.new_empty((A.shape[0], B.shape[2]), dtype=out_dtype)
     epilogue = _epilogues.scaled(*operands, blocks=blocks)
