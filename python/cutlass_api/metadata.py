@@ -222,14 +222,16 @@ class GroupedGemmOperandsMetadata(OperandsMetadata):
             status = self._supports_ranks(args)
             if not status:
                 return status
-        elif isinstance(args, GroupedGemmOperandsMetadata) and args.offsets_along != (
-            own := self.offsets_along
-        ):
-            return Status.fail(f"offsets are along {args.offsets_along}, those of the kernel {own}")
+        elif isinstance(args, GroupedGemmOperandsMetadata):
+            own, other = self.offsets_along, args.offsets_along
+            if own != other:
+                return Status.fail(
+                    f"the groups divide {other.upper()}, those of the kernel {own.upper()}"
+                )
         return OperandsMetadata.supports(self, args)
 
     def _supports_ranks(self, args: GroupedGemmArguments) -> Status:
-        ranks = {"B": 3, "offsets": 1} if self.offsets_along == "m" else {"B": 2, "out": 3}
+        ranks = {"B": 3} if self.offsets_along == "m" else {"B": 2, "out": 3}
         for name, rank in {**ranks, "offsets": 1}.items():
             shape = getattr(args, name).shape
             if len(shape) != rank:
