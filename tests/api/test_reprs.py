@@ -215,7 +215,7 @@ SHOWN = {
     ),
     "GroupedGemmOperandsMetadata": (
         lambda: kernel("sm90", fake_grouped()).metadata.operands,
-        ("GroupedGemmOperandsMetadata(A=", "offsets=", "accumulator_type=DType('float32'))"),
+        ("GroupedGemmOperandsMetadata(A=", "offsets=", "offsets_along='m')"),
     ),
     "ElementwiseOperandsMetadata": (
         lambda: Square.operands,

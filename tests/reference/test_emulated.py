@@ -66,7 +66,7 @@ def test_scales(groups):
 def test_groups_along_k():
     calls = ("along_k()", "neighbours()", "wrong_offsets()", "accumulation()")
     counts = launches(*calls, module="emulation_groups")
-    assert counts[0] > 50 // SPARSE and min(counts[1:]) > 5, counts
+    assert counts[0] > 30 // SPARSE and min(counts[1:]) > 5, counts
 
 
 def test_several_matrices_b():
