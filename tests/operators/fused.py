@@ -111,6 +111,17 @@ def grouped_samples(t: Make) -> Any:
     yield t(5, 8), t(2, 8, 6), ends([0, 5])
 
 
+def gated(a: Tensor, gate: Tensor, up: Tensor, offs: Tensor, activation: str) -> Tensor:
+    function = getattr(torch.nn.functional, activation)
+    return function(grouped(a, gate, offs)) * grouped(a, up, offs)
+
+
+def gated_samples(t: Make) -> Any:
+    for activation in ("silu", "gelu"):
+        for a, gate, offs in grouped_samples(t):
+            yield a, gate, t(*gate.shape), offs, activation
+
+
 def layers(x: Tensor, count: int, *tensors: Tensor) -> Any:
     weights, biases = tensors[:count], tensors[count:] or [None] * count
     return torch.cat(list(map(partial(torch.nn.functional.linear, x), weights, biases)), -1)
@@ -156,6 +167,14 @@ CASES = (
         ours=operator("grouped_mm"),
         theirs=grouped,
         own=grouped_samples,
+        dtypes=FLOATS,
+        lacks=["out="],
+    ),
+    Case(
+        name="grouped_gated_mm",
+        ours=operator("grouped_gated_mm"),
+        theirs=gated,
+        own=gated_samples,
         dtypes=FLOATS,
         lacks=["out="],
     ),

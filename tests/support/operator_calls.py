@@ -76,6 +76,7 @@ EVERY = {
     "linear": lambda t: (t(4, 8), t(6, 8), t(6)),
     "joint_linear": lambda t: (t(4, 8), [t(6, 8), t(2, 8)], [t(6), t(2)]),
     "grouped_mm": lambda t: (t(9, 8), t(3, 8, 6), ends(4, 4, 9)),
+    "grouped_gated_mm": lambda t: (t(9, 8), t(3, 8, 6), t(3, 8, 6), ends(4, 4, 9), "gelu"),
     "mm_epilogue": lambda t: (t(4, 8), t(8, 6), [t(6)], BIAS_RELU),
     "linear_forward": lambda t: (t(4, 8), t(6, 8), t(6), "gelu"),
     "linear_weight_grad": lambda t: (t(2, 4, 6), t(2, 4, 8)),

@@ -32,6 +32,12 @@ def linear(activation: str | None, has_bias: bool, returns_preactivation: bool =
     )
 
 
+def gated(activation: str) -> str:
+    """D = activation(accum) * (A @ up)."""
+    name = known_activation("grouped_gated_mm", activation)
+    return f"def epilogue(accum, up): D = {name}(accum) * product(up); return D"
+
+
 def known_activation(operator: str, activation: str | None) -> str:
     """The name of an activation. Raises ValueError for others."""
     name = activation or "identity"

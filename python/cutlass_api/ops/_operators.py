@@ -5,6 +5,7 @@ from cutlass_api.ops import (
     _autograd,
     _dense,
     _fused,
+    _gated,
     _grouped,
     _joint,
     _linear,
@@ -16,7 +17,7 @@ from cutlass_api.ops import (
 from cutlass_api.ops._operator import Operator
 
 GROUPS = (
-    *(_dense, _linear, _joint, _grouped),
+    *(_dense, _linear, _joint, _grouped, _gated),
     *(_quantized, _quantized_linear, _quantization, _fused),
 )
 #: The records by name, in the order of the guide's table.
