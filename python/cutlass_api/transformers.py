@@ -15,7 +15,7 @@ implementation "cutlass_api" there.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 try:
+    from transformers.activations import SiLUActivation
     from transformers.core_model_loading import ConversionOps, WeightConverter
     from transformers.integrations import finegrained_fp8
-    from transformers.integrations.moe import ExpertsInterface
+    from transformers.integrations.moe import ExpertsInterface, _default_apply_gate
     from transformers.quantizers import auto
     from transformers.quantizers.base import HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -380,9 +381,21 @@ def experts_forward(module: Any, hidden_states: Tensor, index: Tensor, weights: 
         *(hidden_states, index, weights),
         up=layer("gate_up_proj" if module.has_gate else "up_proj"),
         down=layer("down_proj"),
-        activate=module._apply_gate if module.has_gate else module.act_fn,
+        activate=activation_of(module),
         finish=module.post_expert_norm if module.has_post_expert_norm else None,
     )
+
+
+def activation_of(module: Any) -> Callable[[Tensor], Tensor] | str:
+    """What `_experts.experts` takes as ``activate``."""
+    if not module.has_gate:
+        activation: Callable[[Tensor], Tensor] = module.act_fn
+        return activation
+    is_default = type(module)._apply_gate is _default_apply_gate
+    if is_default and isinstance(module.act_fn, (torch.nn.SiLU, SiLUActivation)):
+        return "silu"
+    gate: Callable[[Tensor], Tensor] = module._apply_gate
+    return gate
 
 
 ExpertsInterface.register("cutlass_api", experts_forward)

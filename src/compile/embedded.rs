@@ -56,6 +56,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "skinny/range.cuh",
     "skinny/store_sums.cuh",
     "skinny/streamed_sums.cuh",
+    "slots.cuh",
     "sm80.cuh",
     "sm90.cuh",
     "sm90/boxes.cuh",

@@ -2,9 +2,11 @@
 
 import copy
 import itertools
+import shutil
 from types import SimpleNamespace
 
 import pytest
+import stand_in
 import torch
 from cutlass_api.nn._experts import experts, route
 from torch import nn
@@ -22,24 +24,11 @@ SMALL = dict(
     num_attention_heads=2,
     num_key_value_heads=2,
 )
-#: Models whose experts differ: in layout, biases, gates, and experts that all tokens share.
+#: Models whose experts differ: in the layout of weights, biases and gates.
 MODELS = {
     "Qwen3Moe": dict(moe_intermediate_size=24, num_experts=6, num_experts_per_tok=2, head_dim=16),
     "Mixtral": dict(num_local_experts=4, num_experts_per_tok=2),
     "GptOss": dict(num_local_experts=4, num_experts_per_tok=3, head_dim=16),
-    "DeepseekV3": dict(
-        moe_intermediate_size=24,
-        n_routed_experts=8,
-        num_experts_per_tok=3,
-        n_group=2,
-        topk_group=1,
-        first_k_dense_replace=1,
-        q_lora_rank=16,
-        kv_lora_rank=16,
-        qk_rope_head_dim=8,
-        qk_nope_head_dim=8,
-        v_head_dim=16,
-    ),
 }
 
 
@@ -202,3 +191,51 @@ def test_routing():
     assert found.rows.flatten()[found.slots].tolist() == list(range(8))
     none = route(index[:0], 4)
     assert none.offsets.tolist() == [0] * 4 and none.rows.shape == (0, 2)
+
+
+@pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo for the emulator")
+def test_the_kernel_that_adds_slots():
+    script = "from support import emulated_slots\nemulated_slots.check()"
+    assert stand_in.run(script, emulated=True) == "done\n"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_on_a_gpu(has_bias):
+    """The kernels, also in a graph whose replay routes otherwise."""
+    generator = torch.Generator().manual_seed(0)
+    hidden, index, weights = inputs_of(torch.bfloat16, masked=True)
+    parameters = [
+        (torch.randn(EXPERTS, n, k, generator=generator) * k**-0.5).bfloat16()
+        for n, k in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
+    ]
+    biases = [torch.randn(EXPERTS, each.shape[1], generator=generator) for each in parameters]
+
+    def prepared(device):
+        tensors = (hidden, weights, *parameters, *(each.bfloat16() for each in biases))
+        moved = [each.to(device).detach().requires_grad_() for each in tensors]
+        x, factors, up, down, *of_layers = moved if has_bias else (*moved[:4], None, None)
+        pairs = [(up.mT, of_layers[0]), (down.mT, of_layers[1])]
+        chosen = index.to(device)
+
+        def layer():
+            return experts(x, chosen, factors, *pairs, "silu")
+
+        return layer, chosen, [x, factors, up, down]
+
+    results = {}
+    for device in ("cpu", "cuda"):
+        layer, chosen, inputs = prepared(device)
+        out = layer()
+        results[device] = [out, *torch.autograd.grad(out.float().sin().sum(), inputs)]
+    for found, expected in zip(results["cuda"], results["cpu"], strict=True):
+        difference = (found.cpu().double() - expected.double()).norm() / expected.double().norm()
+        assert difference < 0.01
+    with torch.no_grad():
+        torch.testing.assert_close(layer(), out, rtol=0.02, atol=0.02)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = layer()
+        chosen.copy_(chosen.flip(0))
+        graph.replay()
+        assert torch.equal(captured, layer())

@@ -124,7 +124,7 @@ class Operands:
             ]
 
             def layer(x: Any, index: Any, weights: Any, up: Any, down: Any) -> Any:
-                return experts(x, index, weights, (up, None), (down, None), gated)
+                return experts(x, index, weights, (up, None), (down, None), "silu")
 
             return [partial(composed, *each) for each in layers], [
                 partial(layer, *each) for each in layers

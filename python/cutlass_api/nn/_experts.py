@@ -4,12 +4,23 @@ A slot is one choice of a token: slot ``token * top_k + choice``.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cutlass_api._core import CudaFunction
+from cutlass_api._dtypes import CUDA_NAMES
+from cutlass_api.cuda import cuda_kernel
+from cutlass_api.ops import _epilogues
+from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._operator import OPS
+from cutlass_api.utils import ceil_div
+from cutlass_api.weights._reordering import is_launched
+
+#: Of ``kernels/slots.cuh``.
+THREADS = 256
 
 
 class Routing(NamedTuple):
@@ -17,7 +28,7 @@ class Routing(NamedTuple):
 
     - ``experts``: the expert of each row, ascending. Slots of no expert lie behind the last group.
     - ``slots``: the slot of each row. Slots of one expert keep their order.
-    - ``rows``: the row of each slot, (tokens, top_k).
+    - ``rows``: the row of each slot, (tokens, top_k), int32.
     - ``offsets``: the end row of each group, int32.
     """
 
@@ -35,8 +46,8 @@ def route(index: Tensor, count: int) -> Routing:
     """Sorts the slots of ``index``, (tokens, top_k), by their expert: 0 to ``count`` - 1, or a
     larger number for no expert. The host reads nothing: CUDA graphs can capture it."""
     experts, slots = index.flatten().sort(stable=True)
-    rows = torch.empty_like(slots)
-    rows[slots] = torch.arange(slots.shape[0], device=slots.device)
+    rows = torch.empty_like(slots, dtype=torch.int32)
+    rows[slots] = torch.arange(slots.shape[0], device=slots.device, dtype=torch.int32)
     numbers = torch.arange(count, device=experts.device, dtype=experts.dtype)
     offsets = torch.searchsorted(experts, numbers, right=True, out_int32=True)
     return Routing(experts, slots, rows.view(index.shape), offsets)
@@ -57,18 +68,16 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         routing = Routing(*ctx.saved_tensors)
-        total = of_slots(grad, routing).sum(1, dtype=sums_of(grad)).to(grad.dtype)
-        return total, *(None for _ in routing)
+        return add_slots(grad, None, routing), *(None for _ in routing)
 
 
 class Combine(torch.autograd.Function):
-    """Adds the rows of a token's slots by their weights, (tokens, top_k), in order, and rounds
-    once."""
+    """Adds the rows of a token's slots by their weights, (tokens, top_k), in order and in float32,
+    and rounds once."""
 
     @staticmethod
     def forward(values: Tensor, weights: Tensor, *routing: Tensor) -> Tensor:
-        weighted = of_slots(values, Routing(*routing)) * weights.unsqueeze(-1)
-        return weighted.sum(1, dtype=sums_of(weighted)).to(values.dtype)
+        return add_slots(values, weights, Routing(*routing))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -85,6 +94,44 @@ class Combine(torch.autograd.Function):
             products = of_slots(values, routing) * grad.unsqueeze(1)
             of_weights = products.sum(-1, dtype=sums_of(products)).to(weights.dtype)
         return of_values, of_weights, *(None for _ in routing)
+
+
+def add_slots(values: Tensor, weights: Tensor | None, routing: Routing) -> Tensor:
+    """The sum of each token's rows, in order; on a GPU by one kernel, unless torch traces or
+    differentiates it."""
+    tensors = [values] if weights is None else [values, weights]
+    differentiates = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    if not (torch.compiler.is_compiling() or differentiates) and all(map(is_launched, tensors)):
+        return launch(values, weights, routing)
+    rows = of_slots(values, routing).to(sums_of(values))
+    if weights is not None:
+        rows = rows * weights.unsqueeze(-1)
+    return rows.sum(1).to(values.dtype)
+
+
+@cache
+def program(value: torch.dtype, weight: torch.dtype | None, is_aligned: bool) -> CudaFunction:
+    """The function of ``kernels/slots.cuh``."""
+    names = [CUDA_NAMES[value], CUDA_NAMES[weight or value]]
+    flags = [str(flag).lower() for flag in (weight is not None, is_aligned)]
+    name = f"slots::add<{', '.join([*names, *flags])}>"
+    return cuda_kernel('#include "slots.cuh"\n', name, grid=1, block=THREADS)
+
+
+def launch(values: Tensor, weights: Tensor | None, routing: Routing) -> Tensor:
+    tokens, top_k = routing.rows.shape
+    values, columns = values.contiguous(), values.shape[1]
+    out = values.new_empty(tokens, columns)
+    if out.numel() == 0:
+        return out
+    size = values.element_size()
+    is_aligned = columns * size % 16 == values.data_ptr() % 16 == 0
+    ctas = ceil_div(columns, THREADS * (16 // size if is_aligned else 1))
+    kernel = program(values.dtype, None if weights is None else weights.dtype, is_aligned)
+    factors = None if weights is None else weights.contiguous()
+    tensors = (values, factors, routing.rows, routing.offsets[-1:], out)
+    kernel.launch((*tensors, top_k, columns, ctas), tokens * ctas)
+    return out
 
 
 def of_tokens(values: Tensor, routing: Routing) -> Tensor:
@@ -110,13 +157,34 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None, routing: Routing)
     return out if bias is None else out + routing.of_rows(bias)
 
 
+def activated(
+    rows: Tensor,
+    up: tuple[Tensor, Tensor | None],
+    routing: Routing,
+    activate: Callable[[Tensor], Tensor] | str,
+) -> Tensor:
+    """activate(up(rows)). Without a gradient, which needs the argument of the activation, gate and
+    up are one launch."""
+    weight, bias = up
+    if not isinstance(activate, str):
+        return activate(linear(rows, weight, bias, routing))
+    if bias is not None or (
+        torch.is_grad_enabled() and (rows.requires_grad or weight.requires_grad)
+    ):
+        gate, other = linear(rows, weight, bias, routing).chunk(2, -1)
+        return evaluate(_epilogues.gated(activate), gate, [other])
+    factors = weight.chunk(2, -1)
+    out: Tensor = OPS.grouped_gated_mm(rows, *factors, routing.offsets, activate)
+    return out
+
+
 def experts(
     tokens: Tensor,
     index: Tensor,
     weights: Tensor,
     up: tuple[Tensor, Tensor | None],
     down: tuple[Tensor, Tensor | None],
-    activate: Callable[[Tensor], Tensor],
+    activate: Callable[[Tensor], Tensor] | str,
     finish: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """The sum over a token's slots of weight * finish(down(activate(up(token)))), of the slot's
@@ -125,12 +193,14 @@ def experts(
     - ``tokens``: (tokens, K). ``index``, ``weights``: (tokens, top_k), the expert of each slot, and
       its factor. Slots whose index is the number of experts or above count nothing.
     - ``up``, ``down``: the matrices, (experts, K, N), and the biases, (experts, N).
+    - ``activate``: a function; or the name of an activation of :mod:`cutlass_api.fusion`, for
+      activation(gate) * up of columns of ``up`` that are those of gate, then those of up.
 
     Sums of slots are float32, in order: results repeat bit for bit.
     """
     routing = route(index, up[0].shape[0])
     rows = Gather.apply(tokens, *routing)
-    rows = linear(activate(linear(rows, *up, routing)), *down, routing)
+    rows = linear(activated(rows, up, routing, activate), *down, routing)
     if finish is not None:
         rows = finish(rows)
     result: Tensor = Combine.apply(rows, weights, *routing)

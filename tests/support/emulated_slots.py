@@ -1,0 +1,42 @@
+"""The kernel that adds the rows of slots, in a process without a GPU, executed by the emulator."""
+
+import pytest
+import torch
+from cutlass_api.nn import _experts
+from stand_in.emulated import operand
+
+TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+class Emulated:
+    """A program whose tensors the stand-in describes."""
+
+    make = staticmethod(_experts.program)
+
+    def __init__(self, *key):
+        self.kernel = self.make(*key)
+
+    def launch(self, args, grid):
+        self.kernel.launch(tuple(map(operand, args)), grid)
+
+
+def check():
+    """Rows of whole vectors and others, of several CTAs; slots of no expert, whose rows are NaN."""
+    generator = torch.Generator().manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_experts, "program", Emulated)
+        for value in TYPES:
+            for weight in (torch.float32, value, None):
+                for tokens, top_k, columns in ((3, 1, 8), (5, 3, 2056), (2, 9, 259)):
+                    index = torch.randint(6, (tokens, top_k), generator=generator)
+                    routing = _experts.route(index, 5)
+                    rows = tokens * top_k
+                    values = torch.randn(rows, columns, generator=generator).to(value)
+                    values[routing.offsets[-1] :] = torch.nan
+                    weights = torch.rand(tokens, top_k, generator=generator)
+                    weights = None if weight is None else weights.to(weight)
+                    found = _experts.launch(values, weights, routing)
+                    expected = _experts.add_slots(values, weights, routing)
+                    assert found.dtype is value and expected.isfinite().all()
+                    torch.testing.assert_close(found, expected)
+    print("done")
