@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 import stand_in
 import torch
+from cutlass_api.nn import _experts
 from cutlass_api.nn._experts import experts, route
+from support.helpers import spilled_bytes
 from torch import nn
 
 transformers = pytest.importorskip("transformers")
@@ -239,3 +241,11 @@ def test_on_a_gpu(has_bias):
         chosen.copy_(chosen.flip(0))
         graph.replay()
         assert torch.equal(captured, layer())
+
+
+@pytest.mark.usefixtures("cache_directory")
+@pytest.mark.parametrize("cc", [80, 90])
+def test_no_register_spills(cc):
+    for types in ((torch.bfloat16, torch.float32), (torch.float32, None), (torch.float64,) * 2):
+        program = _experts.program(*types, True).compile(cc=cc)
+        assert program.log == "" and spilled_bytes(program) == 0, types

@@ -106,7 +106,10 @@ def add_slots(values: Tensor, weights: Tensor | None, routing: Routing) -> Tenso
     rows = of_slots(values, routing).to(sums_of(values))
     if weights is not None:
         rows = rows * weights.unsqueeze(-1)
-    return rows.sum(1).to(values.dtype)
+    total = rows.sum(1)
+    # PyTorch 2.11 compiles a function that ends in a cast to the same dtype without its gradient
+    # (findings/compiled_function_ends_in_a_cast.sh).
+    return total if total.dtype is values.dtype else total.to(values.dtype)
 
 
 @cache
