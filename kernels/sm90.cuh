@@ -28,7 +28,8 @@
 //            K-major only, so an f32 A of other order comes from registers. An A of a mixed product
 //            does so to be converted.
 // Dual       The epilogue takes the sums of two products of one operand. The tile of the other
-//            operand holds rows of both matrices (Sm90Config::DUAL).
+//            operand holds rows of both matrices (Sm90Config::DUAL). If ALONG_M, each group has
+//            two matrices B.
 // Joint      The user's B consists of several matrices, whose columns lie side by side in the
 //            output (Sm90Config::MATRICES).
 // Frame      A has `m` rows, B `n` columns. Rows of the output lie along m, or along n if

@@ -53,7 +53,7 @@ struct Sm90Config {
   static constexpr bool DUAL = Epilogue::DUAL, DUAL_ROWS = DUAL && OUT_TRANSPOSED,
                         DUAL_COLUMNS = DUAL && !OUT_TRANSPOSED;
   static_assert(!DUAL || (class_of<A> == ElementClass::HALF && class_of<B> == ElementClass::HALF &&
-                          is_same<Accumulator, f32> && !OVER_GRID && !GROUPED && A_ALIGN == 16));
+                          is_same<Accumulator, f32> && !OVER_GRID && !ALONG_K && A_ALIGN == 16));
   // A column of the output, and the output's number of them, as columns of both matrices.
   static __host__ __device__ constexpr int output_column(int n) { return DUAL_COLUMNS ? n / 2 : n; }
 

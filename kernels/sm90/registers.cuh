@@ -77,8 +77,10 @@ template <class Config> struct Sm90Registers {
   static constexpr int PER_THREAD = WITHOUT_OPERANDS + (LOAD_EARLY ? TILE_OPERANDS : 0);
 
   static constexpr int CTAS = PER_MULTIPROCESSOR / (Config::THREADS * PER_THREAD);
-  // The stages of a mixed product leave shared memory for two CTAs at most.
-  static constexpr int MOST = Config::MIXED ? 228 * 1024 / (Memory::BYTES + 1024) : CTAS;
+  // The stages of a mixed product leave shared memory for two CTAs at most. With groups, a long
+  // epilogue of a dual GEMM spills if small tiles get the registers for more CTAs than fit.
+  static constexpr bool BY_MEMORY = Config::MIXED || (Config::DUAL && Config::GROUPED);
+  static constexpr int MOST = BY_MEMORY ? 228 * 1024 / (Memory::BYTES + 1024) : CTAS;
   static constexpr int MIN_CTAS = CTAS < 1 || MOST < 1 ? 1 : CTAS < MOST ? CTAS : MOST;
   // If an equal share per thread does not suffice, the producer releases registers to the
   // consumers. Mixed products of 224 and 240 columns spill unless SPARE registers are left (ptxas

@@ -147,7 +147,7 @@ template <class Config> struct Sm90StoreRows {
     Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[1] * row + column;
     for (int index = threadIdx.x % 32; index < 16 * VECTORS; index += 32) {
       const int r = index / VECTORS, c = index % VECTORS * WIDTH;
-      if (row + r < end && column + c < params.n)
+      if (row + r < end && column + c < Config::output_column(params.n))
         ptx::store_global(
             out + params.out_stride[1] * r + c,
             *reinterpret_cast<const ptx::Vector*>(rows + slab_offset(r, c * int(sizeof(Out)))));

@@ -43,6 +43,15 @@ pub struct BoundEpilogue {
     pub prologue: Option<BoundPrologue>,
 }
 
+/// What a view of an epilogue's operand is indexed by.
+enum Role {
+    /// Block scales: blocks of A or of B.
+    Scale,
+    /// The second matrix that A is multiplied by: as B.
+    Factor,
+    Other,
+}
+
 impl Epilogue {
     /// The index of each input among the tensors, or among the scalars, of the parameter block.
     pub(super) fn input_places(&self) -> Vec<usize> {
@@ -150,32 +159,43 @@ impl BoundEpilogue {
         self.map(|_, view| change(view))
     }
 
-    /// The same epilogue with each view replaced, except those of block scales.
-    pub fn map_unscaled_views(&self, change: impl Fn(&View) -> View) -> BoundEpilogue {
-        self.map(|is_scale, view| if is_scale { *view } else { change(view) })
+    /// The epilogue of one group: `of_output` replaces each view of the output's shape, `of_b` the
+    /// second matrix that A is multiplied by. Block scales stay.
+    pub fn of_group(
+        &self,
+        of_output: impl Fn(&View) -> View,
+        of_b: impl Fn(&View) -> View,
+    ) -> BoundEpilogue {
+        self.map(|role, view| match role {
+            Role::Scale => *view,
+            Role::Factor => of_b(view),
+            Role::Other => of_output(view),
+        })
     }
 
-    /// The same epilogue with each view replaced. `change`: from whether the view is of block
-    /// scales, and the view.
-    fn map(&self, change: impl Fn(bool, &View) -> View) -> BoundEpilogue {
+    /// The same epilogue with each view replaced.
+    fn map(&self, change: impl Fn(Role, &View) -> View) -> BoundEpilogue {
         let scaling = self.epilogue.graph.scaling.as_ref();
-        let is_scale = |at: usize| scaling.is_some_and(|scaling| scaling.factor_of(at).is_some());
+        let role = |at: usize| match scaling.and_then(|scaling| scaling.factor_of(at)) {
+            Some(_) => Role::Scale,
+            None => Role::Other,
+        };
         let input = |(at, value): (usize, &Value)| match value {
-            Value::Tensor(view) => Value::Tensor(change(is_scale(at), view)),
-            Value::Factor(view) => Value::Factor(change(false, view)),
-            Value::Panel(view) => Value::Panel(change(false, view)),
+            Value::Tensor(view) => Value::Tensor(change(role(at), view)),
+            Value::Factor(view) => Value::Factor(change(Role::Factor, view)),
+            Value::Panel(view) => Value::Panel(change(Role::Other, view)),
             Value::Segment { view, start } => {
-                Value::Segment { view: change(false, view), start: *start }
+                Value::Segment { view: change(Role::Other, view), start: *start }
             }
             Value::Scalar(number) => Value::Scalar(*number),
         };
-        let output = |view: &Option<View>| view.as_ref().map(|view| change(false, view));
+        let output = |view: &Option<View>| view.as_ref().map(|view| change(Role::Other, view));
         BoundEpilogue {
             epilogue: self.epilogue,
             inputs: self.inputs.iter().enumerate().map(input).collect(),
             outputs: self.outputs.iter().map(output).collect(),
             prologue: self.prologue.as_ref().map(|prologue| BoundPrologue {
-                a: change(false, &prologue.a),
+                a: change(Role::Other, &prologue.a),
                 inputs: prologue.inputs.iter().map(|value| input((usize::MAX, value))).collect(),
                 outputs: prologue.outputs.iter().map(output).collect(),
             }),

@@ -96,8 +96,8 @@ pub enum ProblemError {
     NotReduced { name: &'static str },
 
     #[error(
-        "product({name}) multiplies A by a second matrix, which only the epilogue of a GEMM \
-         without groups can do; compute the product by a launch of its own"
+        "product({name}) multiplies A by a second matrix, which only the epilogue of a GEMM, also \
+         with groups along M, can do; compute the product by a launch of its own"
     )]
     NoProduct { name: &'static str },
 

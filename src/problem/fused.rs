@@ -3,7 +3,7 @@
 use super::check::{check_type_and_device, check_written, may_overlap};
 use super::joint::{input_of_panels, segment, start_of_segment};
 use super::scaled::{check_factors, scale_view};
-use super::{GemmProblem, Problem, ProblemError};
+use super::{Problem, ProblemError};
 use crate::epilogue::{
     BoundEpilogue, Epilogue, ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Node, Number,
     TensorType, Value, intern,
@@ -222,9 +222,10 @@ pub fn rebind(
 fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), ProblemError> {
     let out = problem.out();
     let graph = &bound.epilogue.graph;
-    if let (Some((name, factor)), Problem::Gemm(gemm)) = (bound.factor(), problem)
-        && factor.data == gemm.b.data
-        && !(factor.fake || gemm.b.fake)
+    let b = problem.views()[1];
+    if let Some((name, factor)) = bound.factor()
+        && factor.data == b.data
+        && !(factor.fake || b.fake)
         && factor.numel() > 0
     {
         return Err(ProblemError::FactorIsB { name });
@@ -338,8 +339,12 @@ fn check_reads(name: &'static str, graph: &ExpressionGraph) -> Result<(), Proble
 
 /// The view of the matrix that A is multiplied by in addition to B, with B's shape.
 fn factor_like_b(name: &'static str, view: &View, problem: &Problem) -> Result<View, ProblemError> {
-    let Problem::Gemm(GemmProblem { b, .. }) = problem else {
-        return Err(ProblemError::NoProduct { name });
+    let b = match problem {
+        Problem::Gemm(gemm) => &gemm.b,
+        Problem::GroupedGemm(grouped) if !grouped.is_along_k() => &grouped.b,
+        Problem::GroupedGemm(_) | Problem::Elementwise(_) => {
+            return Err(ProblemError::NoProduct { name });
+        }
     };
     let broadcast = view.broadcast(b.shape).filter(|view| {
         let strides = view.stride.iter().zip(b.stride).zip(b.shape);

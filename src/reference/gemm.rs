@@ -167,7 +167,7 @@ pub unsafe fn multiply_groups(
             (a.shape[2], b.shape[1]) = (end - start, end - start);
             let (out, options) = (matrix(&out), options);
             let product = GemmProblem { a, b, out, accumulator, options, ..GemmProblem::UNREAD };
-            let epilogue = epilogue.map(|bound| bound.map_unscaled_views(matrix));
+            let epilogue = epilogue.map(|bound| bound.of_group(matrix, View::clone));
             // SAFETY: a group is a part of each operand, and groups share no matrix of the output.
             unsafe { multiply_at(&product, epilogue.as_ref(), Origin::default()) }
         });
@@ -177,13 +177,16 @@ pub unsafe fn multiply_groups(
             shape: [1, end - start, view.shape[2]],
             ..starting_at(view, 1, start)
         };
-        let b = View { shape: [1, b.shape[1], b.shape[2]], ..starting_at(&b, 0, group as i64) };
-        let epilogue = epilogue.map(|bound| bound.map_unscaled_views(rows));
+        let matrix = |b: &View| View {
+            shape: [1, b.shape[1], b.shape[2]],
+            ..starting_at(b, 0, group as i64)
+        };
+        let epilogue = epilogue.map(|bound| bound.of_group(rows, matrix));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
         unsafe {
             let product = GemmProblem {
                 a: rows(&a),
-                b,
+                b: matrix(&b),
                 out: rows(&out),
                 accumulator,
                 options,

@@ -4,7 +4,14 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api import fusion
-from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments
+from cutlass_api.arguments import (
+    ElementwiseArguments,
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+)
+from support import memory
+from support.dual_groups import CASES, WEIGHTS, DualGroups
 from support.epilogues import assert_close, fused
 from support.helpers import coarse, fake, run_first
 
@@ -82,7 +89,7 @@ def test_a_second_product_is_of_a_gemm_and_not_reduced():
     with pytest.raises(ValueError, match="S is a reduction, which an epilogue with product"):
         fused(torch.randn(5, 7), torch.randn(7, 9), out, source, up=up, S=torch.zeros(5))
     epilogue = EpilogueArguments(SWIGLU, D=out, up=torch.randn(5, 9))
-    with pytest.raises(ValueError, match="which only the epilogue of a GEMM without groups"):
+    with pytest.raises(ValueError, match="only the epilogue of a GEMM, also with groups along M"):
         ElementwiseArguments(torch.randn(5, 9), torch.randn(5, 9), out, epilogue=epilogue)
 
 
@@ -128,3 +135,87 @@ def test_kernels_of_two_products(case):
     for kernel in kernels[:1]:
         assert not kernel.supports(GemmArguments(a, b, out, torch.float32))
         assert kernel.estimate(args, cc=90).bytes == 2 * (m * k + 2 * k * n + m * n)
+
+
+# ---- groups along M ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(len(CASES)))
+def test_two_products_in_groups(seed, monkeypatch):
+    """On the CPU: tensors of their own, halves of one tensor, rows of one tensor that alternate."""
+    monkeypatch.setattr(memory, "DEVICE", torch.device("cpu"))
+    trial = DualGroups(*CASES[seed], list(WEIGHTS)[seed % len(WEIGHTS)], seed)
+    (kernel,) = trial.kernels()
+    trial.check(kernel)
+
+
+def grouped(a, b, out, ends, source=SWIGLU, accumulator=torch.float32, **operands):
+    ends = torch.tensor(ends, dtype=torch.int32)
+    epilogue = EpilogueArguments(source, D=out, **operands)
+    return GroupedGemmArguments(a, b, out, accumulator, ends, epilogue)
+
+
+@pytest.mark.parametrize(
+    "dtype, accumulator",
+    [(torch.int8, torch.int32), (torch.float64, torch.float64), (torch.float32, torch.float32)],
+    ids=str,
+)
+def test_types_of_two_products_in_groups(dtype, accumulator):
+    a, b, up = (coarse(*of, dtype=dtype) for of in ((6, 7), (3, 7, 9), (3, 7, 9)))
+    out = torch.full((6, 9), 77, dtype=accumulator)
+    run_first(
+        grouped(a, b, out, [2, 2, 5], product_of("D = accum - product(up)"), accumulator, up=up)
+    )
+    difference = b.double() - up.double()
+    assert torch.equal(out[:2].double(), a[:2].double() @ difference[0])
+    assert torch.equal(out[2:5].double(), a[2:5].double() @ difference[2])
+    assert (out[5] == 77).all()
+
+
+REFUSED_IN_GROUPS = {
+    r"up is float32 with shape \[7, 9\] .* shape \[2, 7, 9\]": lambda b: b[0].clone(),
+    r"shape \[2, 7, 8\] .* requires B's": lambda b: b[..., :8],
+    r"shape \[3, 7, 9\] .* requires B's": lambda b: torch.randn(3, 7, 9),
+    r"strides \[63, 1, 7\], but .* strides \[63, 9, 1\]": lambda b: torch.randn(2, 9, 7).mT,
+    "float16 with shape .* requires B's": lambda b: b.half(),
+    "up is B itself; write accum": lambda b: b,
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_IN_GROUPS)
+def test_a_second_matrix_of_groups_is_like_b(message):
+    b = torch.randn(2, 7, 9)
+    with pytest.raises(ValueError, match=message):
+        grouped(torch.randn(5, 7), b, torch.zeros(5, 9), [2, 5], up=REFUSED_IN_GROUPS[message](b))
+
+
+def test_groups_along_k_have_one_product():
+    a, b, out = torch.randn(5, 7), torch.randn(7, 9), torch.zeros(2, 5, 9)
+    with pytest.raises(ValueError, match="only the epilogue of a GEMM, also with groups along M"):
+        grouped(a, b, out, [3, 7], up=torch.randn(7, 9))
+
+
+GROUPED_KERNELS = {
+    (64, 48, 64, "n", torch.bfloat16): {"sm90"},
+    (8, 48, 64, "n", torch.float16): {"sm90"},
+    (64, 44, 64, "n", torch.bfloat16): set(),  # N in blocks of 8
+    (64, 48, 60, "n", torch.bfloat16): set(),  # rows of K in multiples of 16 bytes
+    (64, 48, 64, "t", torch.bfloat16): set(),  # K-major weights
+    (64, 48, 64, "n", torch.float32): set(),
+}
+
+
+@pytest.mark.parametrize("case", GROUPED_KERNELS, ids=str)
+def test_kernels_of_two_products_in_groups(case):
+    m, n, k, layout, dtype = case
+    a, out, ends = fake(m, k, dtype=dtype), fake(m, n, dtype=dtype), fake(4, dtype=torch.int32)
+    b, up = (fake(4, k, n, dtype=dtype, layout=layout) for _ in range(2))
+    epilogue = EpilogueArguments(SWIGLU, D=out, up=up)
+    args = GroupedGemmArguments(a, b, out, torch.float32, ends, epilogue)
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    families = {kernel.metadata.kernel_name.partition("_")[0] for kernel in kernels}
+    assert families == GROUPED_KERNELS[case]
+    plain = GroupedGemmArguments(a, b, out, torch.float32, ends)
+    for kernel in kernels:
+        assert kernel.supports(args) and not kernel.supports(plain)
+        assert kernel.estimate(args, cc=90).bytes >= 2 * (m * k + 2 * 4 * k * n + m * n)

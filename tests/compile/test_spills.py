@@ -61,6 +61,37 @@ def test_groups_along_k_neither_spill_nor_serialize(accumulates, out_dtype):
     check_code(kernels, args)
 
 
+#: Short, and of all operands: a clamped gate, a bias, a residual, factors of rows, a second output.
+TWO_PRODUCTS = [
+    "D = silu(accum) * product(up)\n    return D\n",
+    """gate = minimum(accum + bias, 7.0)
+    D = gate * sigmoid(gate * 1.702) * (clamp(product(up), -7.0, 7.0) + 1) * row + C
+    return D, gate
+""",
+]
+
+
+@pytest.mark.usefixtures("cache_directory")
+@pytest.mark.parametrize("body", TWO_PRODUCTS, ids=["swiglu", "clamped"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_two_products_in_groups_neither_spill_nor_serialize(body, dtype):
+    """All tiles of sm90."""
+    m, n, k, groups = 2048, 768, 2048, 16
+    a, out, ends = fake(m, k, dtype=dtype), fake(m, n, dtype=dtype), fake(groups, dtype=torch.int32)
+    b, up = (fake(groups, k, n, dtype=dtype, layout="n") for _ in range(2))
+    operands = {"D": out, "up": up}
+    if "C" in body:
+        operands |= {"bias": fake(n, dtype=dtype), "row": fake(m, 1, dtype=torch.float32)}
+        operands |= {"C": fake(m, n, dtype=dtype), "gate": fake(m, n, dtype=dtype)}
+    names = ", ".join(name for name in operands if name not in ("D", "gate"))
+    epilogue = EpilogueArguments(f"def f(accum, {names}):\n    {body}", **operands)
+    args = GroupedGemmArguments(a, b, out, "float32", ends, epilogue)
+    kernels = list(cutlass_api.get_kernels(args, cc=90))
+    assert {kernel.metadata.design.schedule for kernel in kernels} == {"cooperative", "pingpong"}
+    assert len(kernels) >= 6
+    check_code(kernels, args)
+
+
 @pytest.mark.usefixtures("cache_directory")
 @functions
 def test_float32_kernels_spill_none(function):

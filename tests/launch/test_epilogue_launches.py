@@ -92,6 +92,53 @@ def test_the_map_of_both_matrices_follows_either():
     )
 
 
+def test_the_map_of_both_matrices_in_groups_follows_each_operand():
+    """The matrices of a group are halves of one tensor or alternate rows, or lie apart."""
+    run(
+        """
+        from cutlass_api.arguments import GroupedGemmArguments
+        ENDS, (g, k, n) = 0x40000000, (3, 256, 64)
+        many, second = Tensor(B, (g, k, n)), Tensor(B, (g, k, n))
+        ends = Tensor(ENDS, (g,), code=device.INT, bits=32)
+        source = "def f(accum, up):\\n    D = silu(accum) * product(up)\\n    return D"
+
+        def arguments(gate, up, rows, at=0):
+            strides = (2 * n * k, 1, rows * k)
+            a.describe(A + at, (128, k)), out.describe(OUT + 3 * at, (128, n))
+            many.describe(B + gate, (g, k, n), strides=strides)
+            second.describe(B + up, (g, k, n), strides=strides)
+            ends.describe(ENDS + 4 * at, (g,), code=device.INT, bits=32)
+            fused = EpilogueArguments(source, D=out, up=second)
+            return GroupedGemmArguments(a, many, out, "float32", ends, fused)
+
+        device.expect(512)
+        row, half = 2 * k, 2 * n * k
+        for rows, moves in (
+            (1, [(0, half), (half, 0), (0, 8 * half), (half, 0)]),
+            (2, [(0, row), (row, 0), (64 * row, 65 * row)]),
+        ):
+            first = arguments(*moves[0], rows)
+            kernel = cutlass_api.get_kernels(first)[0]
+            artifact = kernel.compile(first)
+            launch = kernel.bind(first, artifact, STREAM)
+            for at, (gate, up) in enumerate(moves):
+                args = arguments(gate, up, rows, 16 * at)
+                for call in (lambda: kernel.run(args, artifact, stream=STREAM), launch):
+                    call()
+                    p = device.last_sm90_parameters()
+                    assert device.last_is_reversed() == (up < gate)
+                    # Along K, rows of a block, the matrices, blocks, groups.
+                    assert p.b.address == B + min(gate, up), p
+                    assert p.b.extents == (k, 8, 2, n // 8, g), p
+                    assert p.b.strides == (rows * row, abs(up - gate), 8 * rows * row, 2 * half), p
+                    assert (p.a.address, p.out.address) == (A + 16 * at, OUT + 48 * at), p
+                    assert p.offsets == (ENDS + 64 * at, 1) and p.batched == (0, 1), p
+                    # N counts the columns of both; the output has those of one.
+                    assert p.extents == (128, 2 * n, k, g) and p.out.extents == (n, 128, 1), p
+        """
+    )
+
+
 def test_an_epilogue_travels_as_a_second_parameter():
     run(
         """

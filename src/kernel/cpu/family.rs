@@ -45,7 +45,7 @@ impl Family for Reference {
     }
 
     fn serves_dual(&self, _types: Types) -> bool {
-        self.0 == Operation::Gemm
+        matches!(self.0, Operation::Gemm | Operation::GroupedGemm)
     }
 
     fn check_joint(&self, _types: Types, _joint: &Joint) -> Result<(), Unsupported> {

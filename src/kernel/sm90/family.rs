@@ -118,6 +118,9 @@ impl Family for Sm90 {
         match problem {
             Problem::Gemm(gemm) if self.dual => self.check_extents_of_both(types, gemm),
             Problem::Gemm(gemm) => Sm90::check_extents(self, types, gemm),
+            Problem::GroupedGemm(grouped) if self.dual => {
+                self.check_extents_of_both(types, &grouped.stacked())
+            }
             Problem::GroupedGemm(grouped) => Sm90::check_extents(self, types, &grouped.stacked()),
             Problem::Elementwise(_) => Ok(()),
         }

@@ -44,8 +44,8 @@ impl Sm90 {
     }
 
     /// Whether the configuration also multiplies A by two matrices B: 16-bit operands and output,
-    /// B K-major, no packing, no loads by threads, no grid split, no groups. The CTAs of a cluster
-    /// load equal slices with whole blocks of both matrices.
+    /// B K-major, no packing, no loads by threads, no grid split. The CTAs of a cluster load equal
+    /// slices with whole blocks of both matrices. Groups along K have no K-major B.
     pub fn serves_dual(&self, types: Types) -> bool {
         let of_b = self.side_of_b();
         let [slice, shorter] = self.slices(of_b);
@@ -54,7 +54,7 @@ impl Sm90 {
             && types.accumulator == DType::F32
             && (self.layout.b, self.layout.out) == (Major::Column, Major::Row)
             && self.packed == [false, false]
-            && !(self.loads_by_threads() || self.over_grid || self.has_groups())
+            && !(self.loads_by_threads() || self.over_grid)
             && slice == shorter
             && slice.is_multiple_of(2 * TensorMap::DUAL_ROWS)
             && self.leaves_registers_for_epilogues(types)

@@ -1,6 +1,9 @@
 //! Grouped GEMMs.
 
+use std::collections::BTreeSet;
+
 use super::*;
+use crate::kernel::family::LaunchInput;
 
 #[test]
 fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
@@ -115,4 +118,66 @@ fn b_of_rank_2_and_out_of_rank_3_mean_groups_along_k() {
     assert_eq!(along_m.misranked().map(|(name, _, rank)| (name, rank)), Some(("B", 3)));
     let longer = View { shape: [1, 17, 32], ..along_k.b };
     assert!(GroupedGemmProblem { b: longer, ..along_k }.check().is_err());
+}
+
+#[test]
+fn two_products_in_groups_count_the_columns_of_both_matrices() {
+    let target = Target { multiprocessors: 1 << 20, ..Target::typical(90) };
+    for (rows, n, groups) in [(8192, 768, 128), (100, 264, 70), (1, 8, 1)] {
+        let of = |n, b| grouped(Bf16, rows, n, 512, groups, b, 1);
+        let (problem, wide) = (of(n, Major::Column), of(2 * n, Major::Column));
+        let (Problem::GroupedGemm(one), Problem::GroupedGemm(both)) = (&problem, &wide) else {
+            panic!("not grouped")
+        };
+        let found = ranked(&problem, H100, Fusion::Dual);
+        let kernels: Vec<_> = found.into_iter().map(|position| all()[position]).collect();
+        let schedules: BTreeSet<&str> = kernels
+            .iter()
+            .filter_map(|kernel| match &kernel.design {
+                Design::Sm90(config) => Some(config.schedule.name()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(schedules, BTreeSet::from(["cooperative", "pingpong"]));
+        for kernel in kernels {
+            let dual = kernel.estimate_fused(&problem, Target::H100, Fusion::Dual);
+            let plain = kernel.estimate_fused(&wide, Target::H100, Fusion::Epilogue);
+            // The output has half the columns.
+            let ratio = dual.total_seconds / plain.total_seconds;
+            assert!((0.8..=1.0).contains(&ratio), "{kernel}: {ratio} for {rows} rows");
+            assert_eq!(plain.bytes - dual.bytes, (2 * rows * n) as f64);
+
+            let distance = 1 << 20;
+            for second in [one.b.data + distance, one.b.data - distance] {
+                let factor = View { data: second, ..one.b };
+                let request = LaunchInput {
+                    types: kernel.types,
+                    problem: &problem,
+                    is_fused: true,
+                    target,
+                    workspace: 0,
+                    factor: Some(&factor),
+                    panels: &[],
+                };
+                let launch = kernel.with(Fusion::Dual).design.family().launch(&request);
+                let launch = launch.expect("there is an output");
+                let Params::Sm90(params) = launch.params else { panic!("{kernel}") };
+                let [_, b, out] = params.maps.map(|map| map.expect("all are aligned"));
+                assert_eq!(b.extents, [512, 2 * n as u64, groups as u64], "{kernel}");
+                assert_eq!((b.address, b.second), (one.b.data.min(second), distance));
+                assert_eq!(out.extents, [n as u64, rows as u64, 1]);
+                let scalars = params.scalars;
+                assert_eq!((scalars.n as i64, scalars.batch as i64), (2 * n, groups));
+                assert_eq!(scalars.reversed, i32::from(second < one.b.data));
+                assert_eq!(scalars.offsets, GroupOffsets::new(Some(&both.offsets)));
+                // Tiles are those of one product with the columns of both.
+                let launch_of_wide = kernel.launch(&wide, target, 0, None).expect("an output");
+                assert_eq!(launch.grid, launch_of_wide.grid, "{kernel}");
+            }
+        }
+        // N in blocks of 8 columns, K-major weights.
+        assert!(ranked(&of(n + 4, Major::Column), H100, Fusion::Dual).is_empty());
+        assert!(ranked(&of(n, Major::Row), H100, Fusion::Dual).is_empty());
+    }
+    assert!(ranked(&grouped_along_k(Bf16, [64, 64, 64], 2), H100, Fusion::Dual).is_empty());
 }
