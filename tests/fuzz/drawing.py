@@ -275,7 +275,7 @@ def _stages(
     count = chance.choice([0, 0, 0, 1, 1, 2, 3, 4])
     # GPU kernels serve second products of 16-bit types.
     dual = 0.12 if types[0] in HALVES else 0.02
-    is_dual = operation == GEMM and not is_scaled and chance.random() < dual
+    is_dual = operation in (GEMM, GROUPED) and not is_scaled and chance.random() < dual
     dims = [(-1,), (-2,), (-2, -1), *([(0, -1), (0, 1, 2)] if is_batch else [])]
     folds = dims if operation in (GEMM, CODES) and not is_dual else []
     stages = [_stage(chance, types, folds) for _ in range(count)]

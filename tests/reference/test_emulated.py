@@ -69,6 +69,10 @@ def test_groups_along_k():
     assert counts[0] > 30 // SPARSE and min(counts[1:]) > 5, counts
 
 
+def test_two_products_in_groups():
+    assert launches("two_products()", module="emulation_groups")[0] >= 15
+
+
 def test_several_matrices_b():
     counts = launches("joint()", "moved()", module="emulation_joint")
     assert counts[0] > 50 // SPARSE and counts[1] == 8, counts

@@ -1,4 +1,6 @@
-"""Tests of products with groups along K in a process without a GPU, as those of emulation.py."""
+"""Tests of products with groups along K, and of two products with groups along M, in a process
+without a GPU, as those of emulation.py.
+"""
 
 from collections.abc import Iterator
 
@@ -7,6 +9,7 @@ import torch
 from cutlass_api.arguments import EpilogueArguments
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
 
+from support.dual_groups import CASES, WEIGHTS, DualGroups
 from support.emulation import few, finish, grouped_parts, kernels_of
 from support.groups import ENDS_OUT_OF_ORDER, HALF, GroupsAlongK, forms_of, with_wrong_ends
 from support.helpers import served
@@ -117,4 +120,19 @@ def accumulation() -> None:
             kernel.run(args)
             if not torch.allclose(out.double(), expected, rtol=0.01, atol=0.01):
                 failures.append(kernel.metadata.kernel_name)
+    finish(failures)
+
+
+def two_products() -> None:
+    """All kernels, each with some of the cases; each case with some of the kernels."""
+    failures = []
+    for seed, (case, weights) in enumerate(zip(CASES, [*WEIGHTS, *WEIGHTS], strict=False)):
+        trial = DualGroups(*case, weights, seed)
+        kernels = trial.kernels()
+        assert len(kernels) >= 5, trial.said
+        for kernel in kernels[seed % 2 :: 2] if SPARSE > 1 else kernels:
+            try:
+                trial.check(kernel)
+            except (AssertionError, RuntimeError) as error:
+                failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
     finish(failures)
