@@ -144,6 +144,9 @@ def results() -> dict[str, dict]:
         quantize.Row("per_row", "float32", "int8", (16, 32), 10.0, 8_000_000, 0.8),
         quantize.Row("per_row", "float32", "int8", (32, 32), 20.0, 8_000_000, 0.4),
     ]
+    mixtures = [
+        experts.Row("mixtral-8x7b", "layer", tokens, 30.0, 20.0, 15.0, 5e-3) for tokens in (1, 32)
+    ]
     times = {"compiled": 30.0, "ours": 20.0}
     models = [cases.Row("mlp", (16,), 8, times), cases.Row("mlp", (64,), 8)]
     steps = {ladder.STEPS[0].name: 90.0, ladder.TORCH: 10.0, ladder.LIBRARY: 9.0}
@@ -154,6 +157,7 @@ def results() -> dict[str, dict]:
         "gemm": of(gemm_rows(4, slower={2: 1.4})),
         "ladder": of(ladder.rows(steps, mnk, {}), mnk=mnk, rates=limits.peak_rates(90)),
         "llama": of(LLAMA[:1]),
+        "experts": of(mixtures, copy_rate=1e12),
         "model": of(MODELS[:1]),
         "quantize": of(quantized, copy_rate=1e12),
         "compile": of(models),

@@ -130,7 +130,7 @@ def two_products() -> None:
         trial = DualGroups(*case, weights, seed)
         kernels = trial.kernels()
         assert len(kernels) >= 5, trial.said
-        for kernel in kernels[seed % 2 :: 2] if SPARSE > 1 else kernels:
+        for kernel in kernels[seed % 3 :: 3] if SPARSE > 1 else kernels:
             try:
                 trial.check(kernel)
             except (AssertionError, RuntimeError) as error:
