@@ -11,7 +11,7 @@ from cutlass_api._dtypes import FLOAT8, INTEGER
 from cutlass_api.ops import _dense, _epilogues, _vmap
 from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._labels import SUMS, Product, Rule, broadcast, dtype_of
-from cutlass_api.ops._library import launch, product_dtype, product_shape
+from cutlass_api.ops._library import launch, product_dtype, product_shape, sum_dtype
 from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative
 
 
@@ -63,7 +63,7 @@ def save(ctx: Any, call: Call, output: Any) -> None:
 def backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
     """Computes the accumulator again, and differentiates the epilogue in its dtype with torch."""
     A, B, *operands = ctx.saved_tensors
-    dtype = torch.float64 if A.dtype is torch.float64 else torch.float32
+    dtype = sum_dtype(A.dtype)
     accumulator = _dense.multiply(A, B, dtype)
     factor = _epilogues.factor(ctx.epilogue)
     # In the place of a second matrix B, its product.

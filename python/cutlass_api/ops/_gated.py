@@ -10,7 +10,7 @@ from cutlass_api.ops._dense import check_differentiable
 from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._grouped import offsets_of
 from cutlass_api.ops._labels import Rule
-from cutlass_api.ops._library import empty, launch, refuse
+from cutlass_api.ops._library import empty, launch, refuse, sum_dtype
 from cutlass_api.ops._operator import OPS, Call, Gradient, Operator
 
 
@@ -22,7 +22,8 @@ def grouped_gated_mm(
 
     Sums, activation and product are float32 (float64 for float64) and rounded once. Rows of the
     output past offs[-1] are uninitialized. One launch on compute capability 9.0, of float16 and
-    bfloat16 and of factors contiguous along K with equal strides; elsewhere one for each factor.
+    bfloat16 and of factors contiguous along K with equal strides; elsewhere one for each factor,
+    and torch computes the activation.
     """
     if A.dim() != 2 or gate.dim() != 3:
         raise refuse(
@@ -36,7 +37,8 @@ def grouped_gated_mm(
     try:
         return launch("grouped_gated_mm", A, gate, up, out=out, epilogue=epilogue, offsets=offs)
     except ValueError:
-        wide = sums_of(A)
+        # No kernel takes both factors. Operands that fit none raise again below.
+        wide = sum_dtype(A.dtype)
         products = [
             launch(
                 "grouped_gated_mm", A, factor, out=empty(A, factor, out.shape, wide), offsets=offs
@@ -44,10 +46,6 @@ def grouped_gated_mm(
             for factor in (gate, up)
         ]
         return evaluate(epilogue, products[0], products[1:]).to(out.dtype)
-
-
-def sums_of(A: Tensor) -> torch.dtype:
-    return torch.float64 if A.dtype is torch.float64 else torch.float32
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -63,7 +61,7 @@ def backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
     """Computes both products again, and differentiates the epilogue in their dtype with torch. Rows
     past the last group hold any numbers, which the products below do not read."""
     A, gate, up, offs = ctx.saved_tensors
-    dtype = sums_of(A)
+    dtype = sum_dtype(A.dtype)
     products = [OPS.grouped_mm(A, factor, offs, None, dtype) for factor in (gate, up)]
     epilogue = _epilogues.gated(ctx.activation)
     _, pullback = torch.func.vjp(lambda gate, up: evaluate(epilogue, gate, [up]), *products)

@@ -56,6 +56,11 @@ def product_dtype(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     return dtype
 
 
+def sum_dtype(of: torch.dtype) -> torch.dtype:
+    """The dtype of sums of floats: float64 of float64, else float32."""
+    return torch.float64 if of is torch.float64 else torch.float32
+
+
 def empty(A: Tensor, B: Tensor, shape: Sequence[int], out_dtype: torch.dtype | None) -> Tensor:
     """A row-major tensor for A @ B."""
     if out_dtype is None:

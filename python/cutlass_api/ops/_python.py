@@ -21,7 +21,7 @@ from cutlass_api.fusion import activation as activations
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._broadcast import product
 from cutlass_api.ops._joint import split
-from cutlass_api.ops._library import proxies_of
+from cutlass_api.ops._library import proxies_of, sum_dtype
 from cutlass_api.ops._operator import OPS
 from cutlass_api.weights._classes import Weight
 
@@ -273,7 +273,7 @@ def as_tensor(name: str, operand: Tensor | float, like: Tensor) -> Tensor:
     """An operand of an epilogue. The kernels read a number and a tensor of one element alike."""
     if isinstance(operand, Tensor):
         return operand
-    dtype = torch.float64 if like.dtype is torch.float64 else torch.float32
+    dtype = sum_dtype(like.dtype)
     if isinstance(operand, (int, torch.SymInt)):
         if -(2**31) <= operand < 2**31:
             dtype = torch.int32

@@ -13,7 +13,7 @@ from cutlass_api._dtypes import FLOATS, INT8
 from cutlass_api.ops import _broadcast, _epilogues
 from cutlass_api.ops._autograd import refuse_tangents
 from cutlass_api.ops._evaluate import evaluate
-from cutlass_api.ops._library import product_dtype, refuse, rows_of
+from cutlass_api.ops._library import product_dtype, refuse, rows_of, sum_dtype
 from cutlass_api.ops._operator import LIBRARY, OPS, Call, Operator
 
 Result = tuple[Any, Any]
@@ -129,7 +129,7 @@ def compose(
     operator: str, A: Tensor, B: Tensor, epilogue: Epilogue, shape: Sequence[int]
 ) -> Tensor:
     """A product and an epilogue of this shape, rounded once."""
-    dtype = torch.float64 if A.dtype is torch.float64 else torch.float32
+    dtype = sum_dtype(A.dtype)
     inputs = list(epilogue.operands)
     for at, x in enumerate(inputs):
         if at == epilogue.factor:
