@@ -2,7 +2,6 @@
 // reads WIDTH columns of each of the token's rows.
 #pragma once
 #include "common/types.cuh"
-#include "common/vector.cuh"
 
 namespace slots {
 

@@ -369,7 +369,7 @@ def experts_forward(module: Any, hidden_states: Tensor, index: Tensor, weights: 
       describes. Its ``_apply_gate``, or ``act_fn`` without a gate, computes the activation.
 
     Slots whose index is the module's number of experts or above count nothing: expert parallelism
-    masks other processes' experts so.
+    masks the experts of other processes so. Raises ValueError for a negative index on the CPU.
     """
 
     def layer(name: str) -> tuple[Tensor, Tensor | None]:

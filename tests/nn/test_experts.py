@@ -191,6 +191,8 @@ def test_routing():
     assert found.offsets.tolist() == [2, 2, 5, 6] and found.offsets.dtype is torch.int32
     assert found.slots.tolist() == [1, 4, 0, 3, 6, 5, 2, 7]
     assert found.rows.flatten()[found.slots].tolist() == list(range(8))
+    with pytest.raises(ValueError, match="an expert is -7; pass 0 to 3, or 4 for no expert"):
+        route(torch.tensor([[-1, 0], [4, -7]]), 4)
     none = route(index[:0], 4)
     assert none.offsets.tolist() == [0] * 4 and none.rows.shape == (0, 2)
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from cutlass_api.nn import _experts
-from stand_in.emulated import operand
+
+from support.emulated_quantize import Emulated
 
 #: Of rows and weights; None: without weights.
 TYPES = (
@@ -14,23 +15,15 @@ TYPES = (
 )
 
 
-class Emulated:
-    """A program whose tensors the stand-in describes."""
-
+class EmulatedSums(Emulated):
     make = staticmethod(_experts.program)
-
-    def __init__(self, *key):
-        self.kernel = self.make(*key)
-
-    def launch(self, args, grid):
-        self.kernel.launch(tuple(map(operand, args)), grid)
 
 
 def check():
     """Rows of whole vectors and others, of several CTAs; slots of no expert, whose rows are NaN."""
     generator = torch.Generator().manual_seed(0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_experts, "program", Emulated)
+        patch.setattr(_experts, "program", EmulatedSums)
         for value, weight in TYPES:
             for tokens, top_k, columns in ((3, 1, 8), (5, 3, 2056), (2, 9, 259)):
                 index = torch.randint(6, (tokens, top_k), generator=generator)

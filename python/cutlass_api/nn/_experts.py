@@ -15,9 +15,10 @@ from cutlass_api._dtypes import CUDA_NAMES
 from cutlass_api.cuda import cuda_kernel
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._evaluate import evaluate
+from cutlass_api.ops._library import sum_dtype
 from cutlass_api.ops._operator import OPS
 from cutlass_api.utils import ceil_div
-from cutlass_api.weights._reordering import is_launched
+from cutlass_api.weights._reordering import is_eager, is_launched
 
 #: Of ``kernels/slots.cuh``.
 THREADS = 256
@@ -44,7 +45,15 @@ class Routing(NamedTuple):
 
 def route(index: Tensor, count: int) -> Routing:
     """Sorts the slots of ``index``, (tokens, top_k), by their expert: 0 to ``count`` - 1, or a
-    larger number for no expert. The host reads nothing: CUDA graphs can capture it."""
+    larger number for no expert. The host reads nothing from a GPU: CUDA graphs can capture it.
+
+    Raises ValueError for a negative number on the CPU. On a GPU, it counts as expert 0.
+    """
+    if index.device.type == "cpu" and is_eager(index) and index.numel() and index.min() < 0:
+        raise ValueError(
+            f"the index of an expert is {int(index.min())}; pass 0 to {count - 1}, or {count} for "
+            "no expert"
+        )
     experts, slots = index.flatten().sort(stable=True)
     rows = torch.empty_like(slots, dtype=torch.int32)
     rows[slots] = torch.arange(slots.shape[0], device=slots.device, dtype=torch.int32)
@@ -54,8 +63,8 @@ def route(index: Tensor, count: int) -> Routing:
 
 
 class Gather(torch.autograd.Function):
-    """The row of each slot's token. Its gradient adds those of a token's slots in order, and rounds
-    once; that of torch's indexing sorts the slots again, or adds in any order."""
+    """The row of each slot's token. The backward adds the gradients of a token's slots in order and
+    rounds once. The backward of torch's indexing sorts the slots again, or adds in any order."""
 
     @staticmethod
     def forward(tokens: Tensor, *routing: Tensor) -> Tensor:
@@ -92,7 +101,7 @@ class Combine(torch.autograd.Function):
             of_values = (of_tokens(grad, routing) * factors).to(values.dtype)
         if ctx.needs_input_grad[1]:
             products = of_slots(values, routing) * grad.unsqueeze(1)
-            of_weights = products.sum(-1, dtype=sums_of(products)).to(weights.dtype)
+            of_weights = products.sum(-1, dtype=sum_dtype(products.dtype)).to(weights.dtype)
         return of_values, of_weights, *(None for _ in routing)
 
 
@@ -101,9 +110,9 @@ def add_slots(values: Tensor, weights: Tensor | None, routing: Routing) -> Tenso
     differentiates it."""
     tensors = [values] if weights is None else [values, weights]
     differentiates = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-    if not (torch.compiler.is_compiling() or differentiates) and all(map(is_launched, tensors)):
+    if not differentiates and all(map(is_launched, tensors)):
         return launch(values, weights, routing)
-    rows = of_slots(values, routing).to(sums_of(values))
+    rows = of_slots(values, routing).to(sum_dtype(values.dtype))
     if weights is not None:
         rows = rows * weights.unsqueeze(-1)
     total = rows.sum(1)
@@ -147,10 +156,6 @@ def of_slots(values: Tensor, routing: Routing) -> Tensor:
     writes."""
     is_inside = routing.rows < routing.offsets[-1]
     return torch.where(is_inside.unsqueeze(-1), values[routing.rows], 0)
-
-
-def sums_of(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None, routing: Routing) -> Tensor:
@@ -200,6 +205,8 @@ def experts(
       activation(gate) * up of columns of ``up`` that are those of gate, then those of up.
 
     Sums of slots are float32, in order: results repeat bit for bit.
+
+    Raises ValueError as :func:`route` does.
     """
     routing = route(index, up[0].shape[0])
     rows = Gather.apply(tokens, *routing)

@@ -33,7 +33,7 @@ def reorder(values: Tensor, to_kernels: bool, is_float: bool) -> Tensor:
     """
     if not torch.compiler.is_compiling() and is_dtensor(values):
         return reorder_shard(values, to_kernels, is_float)
-    if not torch.compiler.is_compiling() and is_launched(values):
+    if is_launched(values):
         return launch(values, to_kernels, is_float)
     return (repacked if to_kernels else unpacked)(values, is_float)
 
@@ -59,10 +59,14 @@ def reorder_shard(values: Any, to_kernels: bool, is_float: bool) -> Tensor:
 
 def is_launched(values: Tensor) -> bool:
     """Whether values have memory on a GPU, and nothing observes torch's operators."""
+    return values.is_cuda and values.numel() > 0 and is_eager(values)
+
+
+def is_eager(values: Tensor) -> bool:
+    """Whether no trace and no transform holds values, and nothing observes torch's operators."""
     return (
-        values.is_cuda
-        and values.numel() > 0
-        and type(values) in (Tensor, torch.nn.Parameter)
+        type(values) in (Tensor, torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(values)
         and not _get_current_dispatch_mode_stack()
     )
