@@ -2,8 +2,7 @@
 gated layers with gather and scatter, beside torch.
 
 Tokens choose experts at random. Times are taken as in :mod:`cutlass_api.bench.gemm`: weights larger
-than L2, CUDA graphs, methods in turns, medians. The time of one launch or layer includes what torch
-and we compute in it alike, such as the sort of a layer's slots.
+than L2, CUDA graphs, methods in turns, medians. Times of layers include torch's sort of the slots.
 """
 
 import argparse
