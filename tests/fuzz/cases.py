@@ -10,7 +10,7 @@ from .workers import OPERATIONS
 
 #: What K of a weight is a multiple of.
 CODES_STEP = 32
-GEMM, GROUPED, ELEMENTWISE, CODES = OPERATIONS
+GEMM, GROUPED, ELEMENTWISE, CODES, ALONG_K = OPERATIONS
 PLAIN = Form()
 #: Kinds of an epilogue's operands: a second matrix B, and the output itself.
 LIKE_B, OUT = "like B", "D"
@@ -98,7 +98,7 @@ class Case:
     k: int = 0
     #: The matrices of a batch; None: rank 2.
     batch: int | None = None
-    #: The end row of each group.
+    #: The end of each group: a row, or an index of K.
     ends: tuple[int, ...] = ()
     #: Whether A and out of a grouped GEMM have rank 3.
     leading_one: bool = False
@@ -121,7 +121,13 @@ class Case:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the output, without the leading dimension of a grouped GEMM."""
-        return (*(() if self.batch is None else (self.batch,)), self.m, self.n)
+        matrices = len(self.ends) if self.operation == ALONG_K else self.batch
+        return (*(() if matrices is None else (matrices,)), self.m, self.n)
+
+    @property
+    def divided(self) -> int:
+        """The extent that groups divide."""
+        return self.k if self.operation == ALONG_K else self.m
 
     @property
     def k_step(self) -> int:

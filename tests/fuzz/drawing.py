@@ -14,6 +14,7 @@ from support.properties import multiplies_codes
 from support.weights import PACKED
 
 from .cases import (
+    ALONG_K,
     CODES,
     ELEMENTWISE,
     GEMM,
@@ -29,6 +30,9 @@ from .cases import (
 )
 from .stages import EXPRESSIONS, OF_TWO, PRODUCT
 from .workers import OPERATIONS, SEEDS_OF_A_PROGRAM
+
+#: Operations that have groups.
+GROUPS = (GROUPED, ALONG_K)
 
 FLOATS = ("float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 FLOAT8, HALVES, INTEGER8 = FLOATS[4:], FLOATS[1:3], ("int8", "uint8")
@@ -55,7 +59,7 @@ def draw(seed: int, limits: Limits, only: str = "") -> Case:
     """The case of a seed. ``only``: its operation; any if empty."""
     program = random.Random(f"program {seed // SEEDS_OF_A_PROGRAM}")
     chance = random.Random(f"case {seed}")
-    operation = program.choices(OPERATIONS, [15, 4, 1, 3])[0]
+    operation = program.choices(OPERATIONS, [15, 4, 1, 3, 3])[0]
     operation = only or operation
     codes = _codes(program) if operation == CODES else None
     types = _types(program, operation) if codes is None else _types_of(program, codes)
@@ -73,7 +77,7 @@ def draw(seed: int, limits: Limits, only: str = "") -> Case:
         n=_extent(chance, is_aligned),
         k=0 if operation == ELEMENTWISE else _depth(chance, is_aligned),
         batch=chance.choice([0, 1, 1, 2, 2, 3, 4, 5]) if is_batch else None,
-        ends=(0,) * chance.choice([0, 1, 2, 3, 5, 8, 40]) if operation == GROUPED else (),
+        ends=(0,) * chance.choice([0, 1, 2, 3, 5, 8, 40]) if operation in GROUPS else (),
         leading_one=operation == GROUPED and chance.random() < 0.2,
         a_scales=a_scales,
         b_scales=b_scales,
@@ -181,6 +185,8 @@ def _within(case: Case, limits: Limits) -> Case:
     if (step := case.k_step) > 1:
         case = replace(case, k=max(case.k // step, 1) * step)
     several, matrices = max(len(case.ends), case.batch or 1), case.batch or 1
+    if case.operation == ALONG_K:
+        matrices = several
     is_deep = case.k > 1000
     while True:
         m, n, k = case.m, case.n, case.k
@@ -196,10 +202,10 @@ def _within(case: Case, limits: Limits) -> Case:
 
 
 def _ends(chance: random.Random, case: Case, limits: Limits) -> tuple[int, ...]:
-    """The end row of each group."""
-    ends = sorted(chance.randint(0, case.m) for _ in case.ends)
+    """The end of each group."""
+    ends = sorted(chance.randint(0, case.divided) for _ in case.ends)
     if ends and limits.any_offsets and chance.random() < 0.1:
-        wild = [-5, case.m + 999, 2**31 - 1, -(2**31)]
+        wild = [-5, case.divided + 999, 2**31 - 1, -(2**31)]
         ends[chance.randrange(len(ends))] = chance.choice(wild)
     return tuple(ends)
 
@@ -249,7 +255,11 @@ def _scales(
     """Scales of A and B that vary along K, mostly of 8-bit operands."""
     is_narrow = [name in (*FLOAT8, *INTEGER8) for name in types[:2]]
     likely = 0.35 if any(is_narrow) else 0.05
-    if operation in (ELEMENTWISE, CODES) or types[2] != "float32" or chance.random() > likely:
+    if (
+        operation in (ELEMENTWISE, CODES, ALONG_K)
+        or types[2] != "float32"
+        or chance.random() > likely
+    ):
         return None, None
     depth = chance.choice([7, 16, 32, 48, 64, 128, 128, 128, 256, -1])
     dtype = chance.choice(["float32", "float32", "float16", "bfloat16", "float8_e8m0fnu"])

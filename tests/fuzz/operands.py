@@ -15,7 +15,19 @@ from support.memory import Form, Memory, Output, random_operand
 from support.properties import Types
 from support.weights import E8M0, PACKED
 
-from .cases import CODES, ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Codes, Operand, Scales
+from .cases import (
+    ALONG_K,
+    CODES,
+    ELEMENTWISE,
+    GEMM,
+    GROUPED,
+    LIKE_B,
+    OUT,
+    Case,
+    Codes,
+    Operand,
+    Scales,
+)
 from .stages import results_of, source
 
 IS_EMULATED = "EMULATOR" in os.environ
@@ -45,7 +57,7 @@ class Operands:
         #: Scales and zero points of "a" and "b", one for each block.
         self.scales: dict[str, torch.Tensor] = {}
         self.zeros: dict[str, torch.Tensor] = {}
-        batch = case.shape[:-2]
+        batch = () if case.operation == ALONG_K else case.shape[:-2]
         of_b = (len(case.ends),) if case.operation == GROUPED else batch
         a_shape, b_shape = (*batch, case.m, case.k), (*of_b, case.k, case.n)
         if case.operation == ELEMENTWISE:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from support.memory import Form
 
-from .cases import Case, Result, Stage
+from .cases import ALONG_K, Case, Result, Stage
 
 
 def smaller(case: Case) -> Iterator[Case]:
@@ -68,10 +68,10 @@ def _plainer(form: Form) -> Iterator[Form]:
 
 
 def _resized(case: Case, name: str, extent: int) -> Case:
-    """The case with another extent. Ends of groups stay within the rows, or out of range."""
+    """The case with another extent. Ends of groups stay within what they divide, or outside."""
     ends = case.ends
-    if name == "m":
-        ends = tuple(min(end, extent) if end <= case.m else end for end in ends)
+    if name == ("k" if case.operation == ALONG_K else "m"):
+        ends = tuple(min(end, extent) if end <= case.divided else end for end in ends)
     return replace(case, **{name: extent, "ends": ends})
 
 

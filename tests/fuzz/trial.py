@@ -10,7 +10,7 @@ from support import memory, problems
 from support.memory import GUARD_BYTES, Output
 from support.properties import float32_precision
 
-from .cases import GROUPED, Case
+from .cases import ALONG_K, GROUPED, Case
 from .drawing import Limits
 from .operands import IS_EMULATED, Operands, on_device
 from .stages import differing
@@ -134,12 +134,14 @@ class Trial:
         if self.case.stages or self.operands.types.integer:
             return None
         out = self.operands.outputs["D"].tensor
-        for problem, (start, end) in zip(expected.problems, expected.spans, strict=False):
-            part = out[..., start:end, :]
+        parts = [out[..., start:end, :] for start, end in expected.spans]
+        if self.case.operation == ALONG_K:
+            parts = list(out)
+        for at, (problem, part) in enumerate(zip(expected.problems, parts, strict=False)):
             # The norm of values that overflow is infinite.
             is_comparable = part.numel() and part.double().isfinite().all()
             if is_comparable and (what := problem.inaccuracy(part)):
-                return Finding("inaccurate", f"rows {start} to {end}: {what}")
+                return Finding("inaccurate", f"product {at}: {what}")
         return None
 
 

@@ -17,8 +17,8 @@ from support.properties import (
     types_of,
 )
 
-from .cases import ELEMENTWISE, GROUPED
-from .drawing import FLOATS
+from .cases import ALONG_K, ELEMENTWISE, GROUPED
+from .drawing import FLOATS, GROUPS
 from .operands import Operands
 from .stages import PRODUCT, Bounded, apply, folded, results_of
 
@@ -109,13 +109,14 @@ class Expected:
     def __init__(self, operands: Operands, kernel: cutlass_api.Kernel, b: torch.Tensor) -> None:
         self.operands, self.kernel = operands, kernel
         self.case, self.types = operands.case, operands.types
-        #: The rows of each group, or all rows. Kernels clamp an offset to the range from its
-        #: predecessor to the number of rows.
-        ends = [0]
-        for end in self.case.ends if self.case.operation == GROUPED else [self.case.m]:
-            ends.append(min(max(ends[-1], end), self.case.m))
+        #: The rows of each group, or its part of K; or all rows. Kernels clamp an offset to the
+        #: range from its predecessor to the extent that groups divide.
+        ends, extent = [0], self.case.divided
+        for end in self.case.ends if self.case.operation in GROUPS else [extent]:
+            ends.append(min(max(ends[-1], end), extent))
         self.spans = list(pairwise(ends))
-        self.rows = ends[-1]
+        #: The rows that a kernel writes.
+        self.rows = self.case.m if self.case.operation == ALONG_K else ends[-1]
         #: The products, for the limits of the norm of the error.
         self.problems: list[Problem] = []
         if self.case.operation == ELEMENTWISE:
@@ -141,6 +142,8 @@ class Expected:
         pairs = [(a, b)]
         if self.case.operation == GROUPED:
             pairs = [(a[start:end], of) for (start, end), of in zip(self.spans, b, strict=True)]
+        elif self.case.operation == ALONG_K:
+            pairs = [(a[:, start:end], b[start:end]) for start, end in self.spans]
         problems = [kind(types, *pair, rounds_to_tf32(self.kernel)) for pair in pairs]
         if self.case.scales and (types.a in INTEGERS) != (types.b in INTEGERS):
             for problem in problems:
@@ -177,10 +180,14 @@ class Expected:
         else:
             values = [sum(reversed(each.parts)) for each in problems]
             errors = [each.sum_allowance for each in problems]
-        if self.case.operation != GROUPED:
+        if self.case.operation not in GROUPS:
             return Bounded(values[0], errors[0])
-        empty = torch.zeros(0, self.case.n, dtype=torch.float64, device=self.operands.a.device)
+        rows = 0 if self.case.operation == GROUPED else self.case.m
+        empty = torch.zeros(rows, self.case.n, dtype=torch.float64, device=self.operands.a.device)
         kind = torch.int64 if self.types.integer else torch.float64
+        if self.case.operation == ALONG_K:
+            empty = empty[None][:0]
+            values, errors = ([each[None] for each in of] for of in (values, errors))
         return Bounded(torch.cat([empty.to(kind), *values]), torch.cat([empty, *errors]))
 
     def _stages(self, x: Bounded) -> dict[str, Bounded]:
