@@ -244,26 +244,26 @@ fn groups_find_what_checks_of_every_kernel_find() {
     let a = matrix(F16, DeviceId::Cuda(0), 100, 64, Major::Row);
     problems.push(Problem::Elementwise(ElementwiseProblem { a, b: a, out: a }));
     let (mut found, mut several) = (HashSet::new(), 0);
-    for problem in &problems {
-        let targets: &[_] = match problem.device() {
-            DeviceId::Cpu => &[None],
-            DeviceId::Cuda(_) => {
-                &[H100, Some(Target { multiprocessors: 84, ..Target::typical(86) })]
-            }
+    for (at, problem) in problems.iter().enumerate() {
+        // One of four ways for each problem: all of them take a minute. Four dtypes follow each
+        // other, so that each meets every way.
+        let way = at + at / 4;
+        let fused = way.is_multiple_of(2);
+        let target = match problem.device() {
+            DeviceId::Cpu => None,
+            DeviceId::Cuda(_) if way / 2 % 2 == 0 => H100,
+            DeviceId::Cuda(_) => Some(Target { multiprocessors: 84, ..Target::typical(86) }),
         };
-        for (target, fused) in targets.iter().flat_map(|target| [(*target, false), (*target, true)])
-        {
-            let positions = ranked(problem, target, fused);
-            assert_eq!(
-                positions,
-                ranked_one_by_one(problem, target, fused),
-                "{target:?} {fused} {problem:?}"
-            );
-            several += usize::from(positions.len() > 10);
-            found.extend(positions);
-        }
+        let positions = ranked(problem, target, fused);
+        assert_eq!(
+            positions,
+            ranked_one_by_one(problem, target, fused),
+            "{target:?} {fused} {problem:?}"
+        );
+        several += usize::from(positions.len() > 10);
+        found.extend(positions);
     }
-    assert!(found.len() > 1000 && several > 300, "{} kernels, {several} long lists", found.len());
+    assert!(found.len() > 1000 && several > 100, "{} kernels, {several} long lists", found.len());
 }
 
 #[test]
