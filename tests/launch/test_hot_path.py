@@ -10,8 +10,9 @@ import stand_in
 from stand_in import run_gemm as run
 
 #: Bounds on the instructions from the Python call to the driver's launch call and back, on x86-64
-#: with a release build. They include a few hundred of the stand-in. A change that adds more than 10
-#: % needs a reason.
+#: with a release build. They include a few hundred of the stand-in, and 1 % for hash tables, whose
+#: collisions differ between processes and machines. A change that adds more than 10 % needs a
+#: reason.
 BOUNDS = {
     "run": 1640,
     # Such a launch is not promoted to a graph.
@@ -21,7 +22,7 @@ BOUNDS = {
     "run with another artifact": 1650,
     "GemmArguments": 2980,
     "bound launch": 1170,
-    "matmul": 6430,
+    "matmul": 6490,
     "arguments and run, sm90": 5700,
 }
 
