@@ -67,7 +67,7 @@ def test_the_ranking_agrees_with_timings(sets, bound):
     offered = {kernel.metadata.kernel_name: kernel for kernel in cutlass_api.get_kernels(cc=90)}
     kernels = [offered.get(name) for name in data["kernels"]]
     lost = []
-    for m, n, k, layout, _, _, timed in (product for name in sets for product in data[name]):
+    for m, n, k, layout, _, _, timed in (product for name in sets for product in data[name][::3]):
         times = {kernels[index]: time for index, time in timed}
         is_bfloat16 = "bf16" in data["kernels"][timed[0][0]]
         dtype = torch.bfloat16 if is_bfloat16 else torch.float16
@@ -78,7 +78,7 @@ def test_the_ranking_agrees_with_timings(sets, bound):
             lost.append(math.log(ranked[0] / min(ranked)))
     first_over_best = math.exp(statistics.mean(lost))
     print(f"{len(lost)}: {first_over_best:.4f}, {math.exp(max(lost)):.2f} at worst")
-    assert len(lost) > 700
+    assert len(lost) > 250
     assert first_over_best < bound
 
 

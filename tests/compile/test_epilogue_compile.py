@@ -7,6 +7,7 @@ from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from support.compiling import check_code, demanding
 from support.epilogues import CASES, REDUCTIONS, fake_fused, fused, shape_of
 from support.helpers import fake, run_python, spilled_bytes
+from support.properties import some
 
 #: Types with code paths of their own in the epilogue: how values are held, how many neighbours are
 #: processed at once.
@@ -49,12 +50,12 @@ def compile_families(arguments, cc):
 @pytest.mark.usefixtures("tf32_allowed")
 @pytest.mark.parametrize(
     "cc, dtype, out_dtype, accumulator",
-    [
+    some(
         (cc, *types)
         for cc in (80, 89, 90, 120)
         # Elsewhere, float16, and float8, which not every capability converts by instructions.
         for types in (COMPILED if cc == 90 else [COMPILED[0], COMPILED[5]])
-    ],
+    ),
     ids=str,
 )
 def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc):
@@ -100,7 +101,7 @@ REDUCED = [
 @pytest.mark.usefixtures("tf32_allowed")
 @pytest.mark.parametrize(
     "cc, dtype, accumulator",
-    [(90, *types) for types in REDUCED] + [(80, *REDUCED[0]), (120, *REDUCED[0])],
+    some([(90, *types) for types in REDUCED] + [(80, *REDUCED[0]), (120, *REDUCED[0])]),
     ids=str,
 )
 def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
@@ -120,7 +121,7 @@ def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
 
 @pytest.mark.parametrize(
     "case, layout",
-    [(CASES[1], "ttt"), (CASES[2], "tnn"), (CASES[5], "ttt"), (CASES[5], "tnn")],
+    some([(CASES[1], "ttt"), (CASES[2], "tnn"), (CASES[5], "tnn"), (CASES[5], "ttt")]),
     ids=lambda value: getattr(value, "name", value),
 )
 def test_hopper_s_large_tiles_spill_nothing(case, layout):

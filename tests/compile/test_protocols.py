@@ -42,8 +42,8 @@ def test_a_grid_split_reduces_each_share_once_and_in_order(tmp_path: Path) -> No
         "sm90/params.cuh",
         "sm90/registers.cuh",
     ]
-    run_on_cpu(tmp_path, "grid_split", "sm90/grid_split.cuh", headers, 300)
+    run_on_cpu(tmp_path, "grid_split", "sm90/grid_split.cuh", headers, 100)
 
 
 def test_no_stage_is_filled_while_a_consumer_reads_it(tmp_path: Path) -> None:
-    run_on_cpu(tmp_path, "pipeline", "sm90/boxes.cuh", ["common/tma.cuh"], 400)
+    run_on_cpu(tmp_path, "pipeline", "sm90/boxes.cuh", ["common/tma.cuh"], 100)

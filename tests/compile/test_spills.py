@@ -45,7 +45,7 @@ def test_operands_from_registers_spill_none(function, layout):
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("accumulates", [False, True])
 def test_groups_along_k_neither_spill_nor_serialize(accumulates, out_dtype):
-    """All tiles of sm90, also with an epilogue that adds to the output."""
+    """Also with an epilogue that adds to the output."""
     m, n, k, groups = 512, 768, 4096, 16
     a, b = fake(m, k, dtype=torch.bfloat16, layout="n"), fake(k, n, dtype=torch.bfloat16)
     out, ends = fake(groups, m, n, dtype=out_dtype), fake(groups, dtype=torch.int32)
@@ -75,7 +75,7 @@ TWO_PRODUCTS = [
 @pytest.mark.parametrize("body", TWO_PRODUCTS, ids=["swiglu", "clamped"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_two_products_in_groups_neither_spill_nor_serialize(body, dtype):
-    """All tiles of sm90."""
+    """Both schedules of sm90."""
     m, n, k, groups = 2048, 768, 2048, 16
     a, out, ends = fake(m, k, dtype=dtype), fake(m, n, dtype=dtype), fake(groups, dtype=torch.int32)
     b, up = (fake(groups, k, n, dtype=dtype, layout="n") for _ in range(2))

@@ -35,12 +35,15 @@ def with_us(name: str, count: int, prefers: Callable[[Any], bool]) -> Lowered:
 
 @pytest.mark.parametrize("name, count", CASES)
 def test_models_have_as_many_launches_as_without_us_at_most(name: str, count: int) -> None:
-    theirs = lower_model(name, count, lambda choice: True)
+    theirs = launched(lower_model(name, count, lambda choice: True))
     ours = launched(with_us(name, count, is_ours))
     assert any("cutlass_api" in kernel for kernel in ours)
-    assert ours.total() <= launched(theirs).total(), (ours, launched(theirs))
+    assert ours.total() <= theirs.total(), (ours, theirs)
 
-    # Where torch is faster, the code is that without us.
+
+@pytest.mark.parametrize("name, count", CASES[::3])
+def test_where_torch_is_faster_the_code_is_that_without_us(name: str, count: int) -> None:
+    theirs = lower_model(name, count, lambda choice: True)
     torchs = with_us(name, count, lambda choice: not is_ours(choice))
     assert any(is_ours(choice) for choices in torchs.choices for choice in choices), "offered"
     assert launched(torchs) == launched(theirs)

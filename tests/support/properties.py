@@ -16,7 +16,7 @@ from support.helpers import FLOAT8
 
 #: One of so many kernels of a sample is compiled, or executed by the emulator: all with
 #: TEST_KERNELS=all (`make test-kernels`), since NVRTC takes half a second of each.
-SPARSE = 1 if environ.get("TEST_KERNELS") == "all" else 16
+SPARSE = 1 if environ.get("TEST_KERNELS") == "all" else 32
 
 
 def some(cases: Iterable[Any]) -> list[Any]:
