@@ -415,7 +415,7 @@ struct Sgemm {
       first += split_rank() * OWN_VECTORS;
     }
 
-    const int batch = ALONG_M ? 0 : position.batch;
+    const int batch = position.batch;
     Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * batch;
     const long long stride_m = params.out_stride[1], stride_n = params.out_stride[2];
     struct alignas(4 * sizeof(Out)) OutVector { Out elements[4]; };

@@ -261,11 +261,10 @@ struct SimtGemm {
         Value values[WIDTH];
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) values[e] = row[j + e];
-        const int batch = ALONG_M ? 0 : position.batch;
         typename Epilogue::template Operands<WIDTH, WIDTH> operands;
-        epilogue.load(operands, batch, m, n, valid);
+        epilogue.load(operands, position.batch, m, n, valid);
         finish_sums<1, 1>(epilogue, values, operands,
-                          {batch, m, n, valid, m, n / WIDTH, true, valid});
+                          {position.batch, m, n, valid, m, n / WIDTH, true, valid});
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
           if (e < valid)

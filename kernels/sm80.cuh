@@ -229,8 +229,8 @@ struct Sm80Gemm {
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the stages may be overwritten by the slabs
     Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLAB_BYTES);
-    store_sums(params, epilogue, sums, slab, ALONG_M ? 0 : position.batch, tile_m + warp_m,
-               tile_n + warp_n, position.end);
+    store_sums(params, epilogue, sums, slab, position.batch, tile_m + warp_m, tile_n + warp_n,
+               position.end);
   }
 
   // Stores a warp's accumulators, 16 rows at a time, through the warp's slab of shared memory, so

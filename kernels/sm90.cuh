@@ -224,8 +224,8 @@ struct Sm90Gemm {
           // for a tile moves the group walk.)
           bool last = false;
           if constexpr (PING_PONG && !ALONG_M) last = !order.has(index + clusters);
-          Store::template store<Sums>(params, epilogue, early, slabs, slab,
-                                      ALONG_M ? 0 : tile.batch, m, n, end, last);
+          Store::template store<Sums>(params, epilogue, early, slabs, slab, tile.batch, m, n, end,
+                                      last);
         } else if constexpr (OVER_GRID) {
           GridSplit reduction(params, order.count * CLUSTER, cluster * CLUSTER + rank, split);
 #pragma unroll 1

@@ -30,22 +30,20 @@ template <class Config> struct Sm90Factors {
   static constexpr bool PRESENT = OF_ROWS || OF_COLUMNS;
   static constexpr int BLOCK_SUMS = Config::TILE_N / 2;
 
-  // `batch`: the matrix or the group. A group has the output's rows.
+  // `batch`: the matrix or the group.
   static __device__ __forceinline__ f32 of_row(const Epilogue& epilogue, int batch, int m) {
     f32 factor = 1.0f;
-    const int matrix = Config::ALONG_M ? 0 : batch;
     if constexpr (EPILOGUE_ROWS)
-      factor = Config::OUT_TRANSPOSED ? epilogue.column_factor(matrix, m)
-                                      : epilogue.row_factor(matrix, m);
+      factor =
+          Config::OUT_TRANSPOSED ? epilogue.column_factor(batch, m) : epilogue.row_factor(batch, m);
     if constexpr (Scales::A_BEHIND) factor *= epilogue.scale_a(batch, m, 0);
     return factor;
   }
   static __device__ __forceinline__ f32 of_column(const Epilogue& epilogue, int batch, int n) {
     f32 factor = 1.0f;
-    const int matrix = Config::ALONG_M ? 0 : batch;
     if constexpr (EPILOGUE_COLUMNS)
-      factor = Config::OUT_TRANSPOSED ? epilogue.row_factor(matrix, n)
-                                      : epilogue.column_factor(matrix, n);
+      factor =
+          Config::OUT_TRANSPOSED ? epilogue.row_factor(batch, n) : epilogue.column_factor(batch, n);
     if constexpr (Scales::B_BEHIND) factor *= epilogue.scale_b(batch, n, 0);
     return factor;
   }

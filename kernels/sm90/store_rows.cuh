@@ -119,7 +119,9 @@ template <class Config> struct Sm90StoreRows {
       if (params.out_by_tma && (!ALONG_M || row + 16 <= end)) {
         ptx::fence_async_proxy();
         __syncwarp();
-        if (lane == 0) ptx::tma_store(&params.out, ptx::shared_address(rows), column, row, batch);
+        // If ALONG_M, the output is one matrix.
+        if (lane == 0)
+          ptx::tma_store(&params.out, ptx::shared_address(rows), column, row, ALONG_M ? 0 : batch);
       } else if (ALONG_M && params.out_by_tma) {
         __syncwarp();
         store_vectors(params, rows, row, column, end);

@@ -55,6 +55,18 @@ pub enum ProblemError {
     NotBroadcast { name: &'static str, shape: Vec<i64>, out_shape: Vec<i64> },
 
     #[error(
+        "{name} with shape {shape:?} does not broadcast to the output's shape {out_shape:?}; each \
+         dimension must match the output or have extent 1; pass a row for each group with shape \
+         {rows:?}"
+    )]
+    NotBroadcastToGroups {
+        name: &'static str,
+        shape: Vec<i64>,
+        out_shape: Vec<i64>,
+        rows: [i64; 3],
+    },
+
+    #[error(
         "{name} has shape {shape:?}, but an epilogue's outputs must have the shape of out, \
          {out_shape:?}"
     )]

@@ -86,10 +86,8 @@ pub fn fuse(
             }
             OperandValue::Tensor(view) => {
                 check_type_and_device(name, view, out)?;
-                let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
-                let broadcast = view.broadcast(out.shape);
-                let broadcast =
-                    broadcast.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
+                let broadcast = problem.broadcast(view);
+                let broadcast = broadcast.ok_or_else(|| not_broadcast(name, view, problem))?;
                 (Input::Tensor(TensorType::of(&broadcast)), Value::Tensor(broadcast))
             }
             // With a float accumulator every number is a float, so that 2 and 2.0 share a
@@ -194,7 +192,10 @@ pub fn rebind(
                 Value::Factor(View { rank: 3, shape: of_b, ..*view })
             }
             (OperandValue::Tensor(view), None, _) => {
-                Value::Tensor(View { rank: 3, shape, ..*view })
+                let [matrices, rows, columns] = shape;
+                // An operand may have a row for each group.
+                let matrices = if view.shape[0] == 1 { matrices } else { view.shape[0] };
+                Value::Tensor(View { rank: 3, shape: [matrices, rows, columns], ..*view })
             }
             (OperandValue::Number(number), ..) => Value::Scalar(number.value()),
         })
@@ -269,6 +270,18 @@ fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), Proble
         }
     }
     Ok(())
+}
+
+fn not_broadcast(name: &'static str, view: &View, problem: &Problem) -> ProblemError {
+    let out = problem.out();
+    let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
+    match problem {
+        Problem::GroupedGemm(grouped) if !grouped.is_along_k() => {
+            let rows = [grouped.groups(), 1, out.shape[2]];
+            ProblemError::NotBroadcastToGroups { name, shape, out_shape, rows }
+        }
+        _ => ProblemError::NotBroadcast { name, shape, out_shape },
+    }
 }
 
 /// Maps the user's dimensions, which index the output's shape, to batch, m and n.

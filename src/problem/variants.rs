@@ -108,6 +108,17 @@ impl Problem {
         }
     }
 
+    /// The view of an epilogue's operand broadcast to the output. With groups along M, also that of
+    /// an operand (G, 1, N), which has a row for each group. `None` if the shape fits neither.
+    pub fn broadcast(&self, view: &View) -> Option<View> {
+        let [batch, m, n] = self.out().shape;
+        let of_groups = match self {
+            Problem::GroupedGemm(grouped) if view.shape[1] == 1 => grouped.groups(),
+            _ => batch,
+        };
+        view.broadcast([batch, m, n]).or_else(|| view.broadcast([of_groups, m, n]))
+    }
+
     /// The device of all operands.
     pub fn device(&self) -> DeviceId {
         self.out().device

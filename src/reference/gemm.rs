@@ -175,7 +175,8 @@ pub unsafe fn multiply_groups(
     groups.into_par_iter().try_for_each(|(group, (start, end))| {
         let rows = |view: &View| View {
             shape: [1, end - start, view.shape[2]],
-            ..starting_at(view, 1, start)
+            // An operand of the epilogue may have a row for each group.
+            ..starting_at(&starting_at(view, 0, group as i64), 1, start)
         };
         let matrix = |b: &View| View {
             shape: [1, b.shape[1], b.shape[2]],

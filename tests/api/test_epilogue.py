@@ -12,6 +12,7 @@ from cutlass_api.arguments import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import memory
 from support.epilogues import (
     CASES,
     FULL,
@@ -29,6 +30,8 @@ from support.epilogues import (
     plain,
     shape_of,
 )
+from support.group_rows import CASES as CASES_OF_GROUPS
+from support.group_rows import GroupRows
 from support.helpers import (
     DTYPES,
     INTEGERS,
@@ -246,6 +249,23 @@ def test_grouped_and_elementwise_operations():
     bias = coarse(5)
     run_first(ElementwiseArguments(x, y, out, EpilogueArguments(bias_gelu, bias=bias, D=out)))
     assert_close(out, torch.nn.functional.gelu(x + y + bias))
+
+
+@pytest.mark.parametrize("seed", range(len(CASES_OF_GROUPS)))
+def test_rows_of_groups(seed, monkeypatch):
+    monkeypatch.setattr(memory, "DEVICE", torch.device("cpu"))
+    trial = GroupRows(*CASES_OF_GROUPS[seed], seed)
+    (kernel,) = cutlass_api.get_kernels(trial.args)
+    trial.check(kernel)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 1, 5), (3, 10, 5), (3, 1, 4), (1, 3, 5)], ids=str)
+def test_shapes_that_are_no_rows_of_groups(shape):
+    offsets, out = torch.tensor([4, 4, 9], dtype=torch.int32), torch.zeros(10, 5)
+    epilogue = EpilogueArguments(bias_gelu, bias=torch.zeros(shape), D=out)
+    message = r"bias with shape .* a row for each group with shape \[3, 1, 5\]"
+    with pytest.raises(ValueError, match=message):
+        GroupedGemmArguments(coarse(10, 6), coarse(3, 6, 5), out, "float32", offsets, epilogue)
 
 
 # The kernels that fuse an epilogue.

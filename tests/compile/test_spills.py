@@ -61,11 +61,12 @@ def test_groups_along_k_neither_spill_nor_serialize(accumulates, out_dtype):
     check_code(kernels, args)
 
 
-#: Short, and of all operands: a clamped gate, a bias, a residual, factors of rows, a second output.
+#: Short, and of all operands: a clamped gate, biases of groups, a residual, factors of rows, a
+#: second output.
 TWO_PRODUCTS = [
     "D = silu(accum) * product(up)\n    return D\n",
     """gate = minimum(accum + bias, 7.0)
-    D = gate * sigmoid(gate * 1.702) * (clamp(product(up), -7.0, 7.0) + 1) * row + C
+    D = gate * sigmoid(gate * 1.702) * (clamp(product(up) + of_up, -7.0, 7.0) + 1) * row + C
     return D, gate
 """,
 ]
@@ -81,7 +82,8 @@ def test_two_products_in_groups_neither_spill_nor_serialize(body, dtype):
     b, up = (fake(groups, k, n, dtype=dtype, layout="n") for _ in range(2))
     operands = {"D": out, "up": up}
     if "C" in body:
-        operands |= {"bias": fake(n, dtype=dtype), "row": fake(m, 1, dtype=torch.float32)}
+        operands |= {name: fake(groups, 1, n, dtype=dtype) for name in ("bias", "of_up")}
+        operands |= {"row": fake(m, 1, dtype=torch.float32)}
         operands |= {"C": fake(m, n, dtype=dtype), "gate": fake(m, n, dtype=dtype)}
     names = ", ".join(name for name in operands if name not in ("D", "gate"))
     epilogue = EpilogueArguments(f"def f(accum, {names}):\n    {body}", **operands)

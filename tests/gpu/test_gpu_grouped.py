@@ -14,6 +14,8 @@ import torch
 from cutlass_api.arguments import EpilogueArguments
 from support import memory
 from support.gpu_helpers import fail_with
+from support.group_rows import CASES as CASES_OF_ROWS
+from support.group_rows import GroupRows
 from support.groups import (
     ENDS_OUT_OF_ORDER,
     HALF,
@@ -48,6 +50,16 @@ CASES = {
     "many": ([(7 * group) % 5 if group % 9 else 0 for group in range(150)], 72, 40),
     "no K": ([3, 70, 0], 72, 0),
 }
+
+
+@pytest.mark.parametrize("case", CASES_OF_ROWS, ids=lambda case: f"{case[0].__name__} {case[1:]}")
+def test_epilogues_with_rows_of_groups(case):
+    for seed in (0, 1):  # outputs that TMA can address, and others
+        trial = GroupRows(*case, seed)
+        kernels = list(cutlass_api.get_kernels(trial.args))
+        assert kernels
+        for kernel in kernels:
+            trial.check(kernel, kernel.compile(trial.args))
 
 
 @pytest.mark.parametrize(("family", "types"), KERNELS, ids=str)

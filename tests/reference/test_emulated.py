@@ -73,6 +73,10 @@ def test_two_products_in_groups():
     assert launches("two_products()", module="emulation_groups")[0] >= 10
 
 
+def test_rows_of_groups():
+    assert launches("rows_of_groups()", module="emulation_groups")[0] >= 10
+
+
 def test_several_matrices_b():
     counts = launches("joint()", "moved()", module="emulation_joint")
     assert counts[0] > 50 // SPARSE and counts[1] == 8, counts

@@ -46,9 +46,10 @@ CASES = [
 ]
 
 
-def clamped(accum, up, bias, C, row):
+def clamped(accum, up, bias, of_up, C, row):
+    """With a row of `bias` and of `of_up` for each group."""
     gate = minimum(accum + bias, 7.0)  # noqa: F821, resolved by the tracer
-    linear = clamp(product(up), -7.0, 7.0)  # noqa: F821
+    linear = clamp(product(up) + of_up, -7.0, 7.0)  # noqa: F821
     D = gate * sigmoid(gate * 1.702) * (linear + 1) * row + C  # noqa: F821
     return D, gate
 
@@ -82,7 +83,8 @@ class DualGroups:
         if self.function is gated:
             self.operands["scale"] = 0.5
         if self.function is clamped:
-            self.operands["row"] = values(rows, 1, dtype=F32)
+            of_groups = {"bias": values(len(sizes), 1, n), "of_up": values(len(sizes), 1, n)}
+            self.operands |= {**of_groups, "row": values(rows, 1, dtype=F32)}
         self.operands = {
             name: x.to(memory.DEVICE) if isinstance(x, torch.Tensor) else x
             for name, x in self.operands.items()
@@ -108,8 +110,13 @@ class DualGroups:
         if self.function is gated:
             gate = accum * 0.5 + bias
             return {"D": torch.nn.functional.gelu(gate) * product + C * product, "gate": gate}
+        sizes = [end - start for _, (start, end) in spans]
+        bias, of_up = (
+            torch.cat([x[at].expand(size, -1) for at, size in enumerate(sizes)])
+            for x in (bias, self.operands["of_up"].double())
+        )
         gate, row = (accum + bias).clamp(max=7), self.operands["row"][: self.ends[-1]]
-        linear = product.clamp(-7, 7) + 1
+        linear = (product + of_up).clamp(-7, 7) + 1
         return {"D": gate * torch.sigmoid(gate * 1.702) * linear * row + C, "gate": gate}
 
     def set_ends(self, ends: list[int], own: list[int] | None = None) -> None:

@@ -1,5 +1,5 @@
-"""Tests of products with groups along K, and of two products with groups along M, in a process
-without a GPU, as those of emulation.py.
+"""Tests of products with groups along K, and of epilogues and two products with groups along M, in
+a process without a GPU, as those of emulation.py.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,8 @@ from cutlass_api.metadata import GroupedGemmOperandsMetadata
 
 from support.dual_groups import CASES, WEIGHTS, DualGroups
 from support.emulation import few, finish, grouped_parts, kernels_of
+from support.group_rows import CASES as ROWS
+from support.group_rows import GroupRows
 from support.groups import ENDS_OUT_OF_ORDER, HALF, GroupsAlongK, forms_of, with_wrong_ends
 from support.helpers import served
 from support.memory import Form, Output
@@ -131,6 +133,22 @@ def two_products() -> None:
         kernels = trial.kernels()
         assert len(kernels) >= 5, trial.said
         for kernel in kernels[seed % 3 :: 3] if SPARSE > 1 else kernels:
+            try:
+                trial.check(kernel)
+            except (AssertionError, RuntimeError) as error:
+                failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
+    finish(failures)
+
+
+def rows_of_groups() -> None:
+    """Each case with two kernels: of sm90 with both schedules, or of other families."""
+    failures = []
+    for seed, case in enumerate(ROWS):
+        trial = GroupRows(*case, seed)
+        kernels = cutlass_api.get_kernels(trial.args)
+        schedules = {getattr(k.metadata.design, "schedule", family_of(k)): k for k in kernels}
+        chosen = list(schedules.values())
+        for kernel in chosen if SPARSE == 1 else [chosen[(seed + i) % len(chosen)] for i in (0, 1)]:
             try:
                 trial.check(kernel)
             except (AssertionError, RuntimeError) as error:
