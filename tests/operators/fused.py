@@ -100,26 +100,40 @@ def activated_samples(t: Make) -> Any:
     yield t(4, low=-1, high=1), t(2, 4), t(1, 2), "relu"
 
 
-def grouped(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
-    ends = [0, *offs.tolist()]
-    return torch.cat([a[i:j] @ b[g] for g, (i, j) in enumerate(pairwise(ends))])
+def grouped(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None = None) -> Tensor:
+    spans = pairwise([0, *offs.tolist()])
+    products = torch.cat([a[i:j] @ b[g] for g, (i, j) in enumerate(spans)])
+    if bias is None:
+        return products
+    sizes = torch.diff(offs, prepend=offs.new_zeros(1)).tolist()
+    rows = torch.cat([bias[g].expand(size, -1) for g, size in enumerate(sizes)])
+    return products + rows.to(products.dtype)
 
 
 def grouped_samples(t: Make) -> Any:
     ends = partial(torch.tensor, dtype=torch.int32, device=t().device)
     yield t(6, 4), t(3, 4, 2), ends([2, 2, 6])
     yield t(5, 8), t(2, 8, 6), ends([0, 5])
+    yield t(5, 8), t(2, 8, 6), ends([3, 5]), t(2, 6)
 
 
-def gated(a: Tensor, gate: Tensor, up: Tensor, offs: Tensor, activation: str) -> Tensor:
+def gated(
+    a: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    offs: Tensor,
+    activation: str,
+    gate_bias: Tensor | None = None,
+    up_bias: Tensor | None = None,
+) -> Tensor:
     function = getattr(torch.nn.functional, activation)
-    return function(grouped(a, gate, offs)) * grouped(a, up, offs)
+    return function(grouped(a, gate, offs, gate_bias)) * grouped(a, up, offs, up_bias)
 
 
 def gated_samples(t: Make) -> Any:
     for activation in ("silu", "gelu"):
-        for a, gate, offs in grouped_samples(t):
-            yield a, gate, t(*gate.shape), offs, activation
+        for a, gate, offs, *bias in grouped_samples(t):
+            yield a, gate, t(*gate.shape), offs, activation, *bias, *(t(*x.shape) for x in bias)
 
 
 def layers(x: Tensor, count: int, *tensors: Tensor) -> Any:

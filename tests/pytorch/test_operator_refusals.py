@@ -56,7 +56,7 @@ REFUSALS = {
     "linear: bias with shape": lambda: OPS.linear(A, W, A),
     "grouped_mm: A has rank 2, B rank 2": lambda: OPS.grouped_mm(A, B, ends(4)),
     "grouped_mm: .*offs is missing": lambda: OPS.grouped_mm(A, B[None]),
-    "grouped_mm: bias is not supported": lambda: OPS.grouped_mm(A, B[None], ends(4), B),
+    "grouped_mm: bias has shape": lambda: OPS.grouped_mm(A, B[None], ends(4), B[0]),
     "grouped_mm: offs has shape": lambda: OPS.grouped_mm(A, B[None], ends(1, 4)),
     "grouped_mm: offs is torch.int16": lambda: OPS.grouped_mm(A, B[None], ends(4).short()),
     "int_mm: A is torch.float32": lambda: OPS.int_mm(A, B),

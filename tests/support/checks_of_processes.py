@@ -138,8 +138,18 @@ GRADIENTS = {
         (rand(4, 8, 12), rand(16, 12), rand(16), "relu"),
     ],
     "joint_linear": [(rand(4, 8, 12), [rand(16, 12), rand(8, 12)], [rand(16), rand(8)])],
-    "grouped_mm": [(rand(9, 12), rand(3, 12, 16), ends(4, 4, 9))],
-    "grouped_gated_mm": [(rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9))],
+    "grouped_mm": [
+        (rand(9, 12), rand(3, 12, 16), ends(4, 4, 9)),
+        (rand(9, 12), rand(3, 12, 16), ends(4, 4, 9), rand(3, 16)),
+    ],
+    "grouped_gated_mm": [
+        (rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9)),
+        (
+            *(rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9), "silu"),
+            rand(3, 16),
+            rand(3, 16),
+        ),
+    ],
     "mixed_mm": [(rand(8, 12).half(), integers(12, 16), scales(16))],
     "quantized_linear": [(rand(8, 128).half(), *int4(16, 128, 32))],
     "mm_epilogue": [

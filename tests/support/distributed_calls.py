@@ -81,8 +81,14 @@ CALLS = {
         ("m0 n", rand(8, 12), rand(16, 12), None, "relu"),
     ],
     "linear_weight_grad": [("n k k0 k1 + +", rand(4, 8, 16), rand(4, 8, 12))],
-    "grouped_mm": [("n k + +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9))],
-    "grouped_gated_mm": [("n", rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9))],
+    "grouped_mm": [
+        ("n k + +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9)),
+        ("n k +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9), rand(3, 16)),
+    ],
+    "grouped_gated_mm": [
+        ("n", rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9)),
+        ("n", rand(9, 12), *[rand(3, 12, 16)] * 2, ends(4, 4, 9), "silu", rand(3, 16), rand(3, 16)),
+    ],
     "grouped_mm_weight_grad": [("k n + +", rand(9, 12), rand(9, 16), ends(4, 4, 9))],
     "int_mm": [
         ("m n k", integers(8, 12), integers(12, 16)),

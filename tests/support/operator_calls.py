@@ -75,8 +75,11 @@ EVERY = {
     "baddbmm": lambda t: (t(3, 4, 6), t(3, 4, 8), t(3, 8, 6)),
     "linear": lambda t: (t(4, 8), t(6, 8), t(6)),
     "joint_linear": lambda t: (t(4, 8), [t(6, 8), t(2, 8)], [t(6), t(2)]),
-    "grouped_mm": lambda t: (t(9, 8), t(3, 8, 6), ends(4, 4, 9)),
-    "grouped_gated_mm": lambda t: (t(9, 8), t(3, 8, 6), t(3, 8, 6), ends(4, 4, 9), "gelu"),
+    "grouped_mm": lambda t: (t(9, 8), t(3, 8, 6), ends(4, 4, 9), t(3, 6)),
+    "grouped_gated_mm": lambda t: (
+        *(t(9, 8), t(3, 8, 6), t(3, 8, 6), ends(4, 4, 9), "gelu"),
+        *(t(3, 6), t(3, 6)),
+    ),
     "mm_epilogue": lambda t: (t(4, 8), t(8, 6), [t(6)], BIAS_RELU),
     "linear_forward": lambda t: (t(4, 8), t(6, 8), t(6), "gelu"),
     "linear_weight_grad": lambda t: (t(2, 4, 6), t(2, 4, 8)),

@@ -32,10 +32,26 @@ def linear(activation: str | None, has_bias: bool, returns_preactivation: bool =
     )
 
 
-def gated(activation: str) -> str:
-    """D = activation(accum) * (A @ up)."""
-    name = known_activation("grouped_gated_mm", activation)
-    return f"def epilogue(accum, up): D = {name}(accum) * product(up); return D"
+def gated(activation: str, *biases: str) -> str:
+    """D = activation(gate) * up, or the expression of gate and up that ``activation`` is.
+
+    gate = accum + gate_bias and up = A @ factor + up_bias, without the biases that are not passed
+    by these names.
+    """
+    value = activation
+    if activation.isidentifier():
+        value = f"{known_activation('grouped_gated_mm', activation)}(gate) * up"
+    gate, up = (f" + {name}" if name in biases else "" for name in ("gate_bias", "up_bias"))
+    return (
+        f"def epilogue({', '.join(('accum', 'factor', *biases))}): gate = accum{gate}; "
+        f"up = product(factor){up}; D = {value}; return D"
+    )
+
+
+def clamped_swiglu(limit: float, alpha: float) -> str:
+    """The gate of gpt-oss, as an expression for :func:`gated`."""
+    gate = f"minimum(gate, {limit})"
+    return f"(clamp(up, {-limit}, {limit}) + 1) * {gate} * sigmoid({alpha} * {gate})"
 
 
 def known_activation(operator: str, activation: str | None) -> str:

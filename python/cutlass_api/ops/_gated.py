@@ -8,17 +8,25 @@ from torch import Tensor
 from cutlass_api.ops import _epilogues, _vmap
 from cutlass_api.ops._dense import check_differentiable
 from cutlass_api.ops._evaluate import evaluate
-from cutlass_api.ops._grouped import offsets_of
+from cutlass_api.ops._grouped import offsets_of, rows_of_groups, sums_of_groups
 from cutlass_api.ops._labels import Rule
 from cutlass_api.ops._library import empty, launch, refuse, sum_dtype
 from cutlass_api.ops._operator import OPS, Call, Gradient, Operator
 
 
 def grouped_gated_mm(
-    A: Tensor, gate: Tensor, up: Tensor, offs: Tensor, activation: str = "silu"
+    A: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    offs: Tensor,
+    activation: str = "silu",
+    gate_bias: Tensor | None = None,
+    up_bias: Tensor | None = None,
 ) -> Tensor:
-    """activation(A @ gate[g]) * (A @ up[g]) for rows offs[g-1] to offs[g] of A (TotalM, K), with
-    gate and up (G, K, N). activation: a name of cutlass_api.fusion.activation.
+    """activation(A @ gate[g] + gate_bias[g]) * (A @ up[g] + up_bias[g]) for rows offs[g-1] to
+    offs[g] of A (TotalM, K), with gate and up (G, K, N) and biases (G, N). activation: a name of
+    cutlass_api.fusion.activation; or an expression of the values gate and up, in the language of
+    epilogues: "silu(gate) * clamp(up, -7, 7)".
 
     Sums, activation and product are float32 (float64 for float64) and rounded once. Rows of the
     output past offs[-1] are uninitialized. One launch on compute capability 9.0, of float16 and
@@ -32,20 +40,34 @@ def grouped_gated_mm(
             "(G, K, N)",
         )
     offs = offsets_of("grouped_gated_mm", offs, gate.shape[0])
+    biases = {
+        name: rows_of_groups("grouped_gated_mm", name, bias, gate)
+        for name, bias in (("gate_bias", gate_bias), ("up_bias", up_bias))
+        if bias is not None
+    }
     out = empty(A, gate, (A.shape[0], gate.shape[2]), None)
-    epilogue = _epilogues.gated(activation)
+    epilogue = _epilogues.gated(activation, *biases)
     try:
-        return launch("grouped_gated_mm", A, gate, up, out=out, epilogue=epilogue, offsets=offs)
+        return launch(
+            *("grouped_gated_mm", A, gate, up, *biases.values()),
+            out=out,
+            epilogue=epilogue,
+            offsets=offs,
+        )
     except ValueError:
         # No kernel takes both factors. Operands that fit none raise again below.
         wide = sum_dtype(A.dtype)
-        products = [
-            launch(
-                "grouped_gated_mm", A, factor, out=empty(A, factor, out.shape, wide), offsets=offs
+        products = []
+        for factor, name in ((gate, "gate_bias"), (up, "up_bias")):
+            operands = [biases[name]] if name in biases else []
+            product = launch(
+                *("grouped_gated_mm", A, factor, *operands),
+                out=empty(A, factor, out.shape, wide),
+                epilogue=_epilogues.BIAS if operands else None,
+                offsets=offs,
             )
-            for factor in (gate, up)
-        ]
-        return evaluate(epilogue, products[0], products[1:]).to(out.dtype)
+            products.append(product)
+        return evaluate(_epilogues.gated(activation), products[0], products[1:]).to(out.dtype)
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -53,19 +75,27 @@ def grouped_gated_mm(
 
 def save(ctx: Any, call: Call, output: Any) -> None:
     check_differentiable(call)
-    ctx.save_for_backward(call.A, call.gate, call.up, call.offs)
+    biases = call.gate_bias, call.up_bias
+    ctx.save_for_backward(call.A, call.gate, call.up, call.offs, *biases)
     ctx.activation = call.activation
 
 
 def backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
     """Computes both products again, and differentiates the epilogue in their dtype with torch. Rows
     past the last group hold any numbers, which the products below do not read."""
-    A, gate, up, offs = ctx.saved_tensors
-    dtype = sum_dtype(A.dtype)
-    products = [OPS.grouped_mm(A, factor, offs, None, dtype) for factor in (gate, up)]
+    A, gate, up, offs, *biases = ctx.saved_tensors
+    dtype, pairs = sum_dtype(A.dtype), zip((gate, up), biases, strict=True)
+    products = [OPS.grouped_mm(A, factor, offs, bias, dtype) for factor, bias in pairs]
     epilogue = _epilogues.gated(ctx.activation)
     _, pullback = torch.func.vjp(lambda gate, up: evaluate(epilogue, gate, [up]), *products)
-    gradients = [each.to(A.dtype) for each in pullback(grad.to(dtype))]
+    of_products = pullback(grad.to(dtype))
+    of_biases = [
+        sums_of_groups(each, offs, bias.dtype) if needed else None
+        for each, bias, needed in zip(
+            of_products, biases, (needs.gate_bias, needs.up_bias), strict=True
+        )
+    ]
+    gradients = [each.to(A.dtype) for each in of_products]
     of_a = None
     if needs.A:
         pairs = zip(gradients, (gate, up), strict=True)
@@ -75,7 +105,8 @@ def backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
     of_gate, of_up = (
         OPS.grouped_mm_weight_grad(A, each, offs) if needed else None for each, needed in wanted
     )
-    return {"A": of_a, "gate": of_gate, "up": of_up}
+    of_factors = {"A": of_a, "gate": of_gate, "up": of_up}
+    return {**of_factors, "gate_bias": of_biases[0], "up_bias": of_biases[1]}
 
 
 def flops(call: Call) -> Any:
@@ -87,13 +118,15 @@ def flops(call: Call) -> Any:
 def labels(call: Call) -> Rule:
     # Offsets count the rows of all shards. The activation takes whole sums over `k`.
     inputs = {"A": ("m", "k"), "gate": ("g", "k", "n"), "up": ("g", "k", "n"), "offs": ("g",)}
+    biases = [name for name in ("gate_bias", "up_bias") if getattr(call, name) is not None]
+    inputs |= {name: ("g", "n") for name in biases}
     return Rule([("m", "n")], inputs, whole=["m", "k"])
 
 
 OPERATORS = (
     Operator(
         schema="grouped_gated_mm(Tensor A, Tensor gate, Tensor up, Tensor offs, "
-        'str activation="silu") -> Tensor',
+        'str activation="silu", Tensor? gate_bias=None, Tensor? up_bias=None) -> Tensor',
         compute=grouped_gated_mm,
         factors=("A", "gate"),
         gradient=Gradient(save, backward),
@@ -102,6 +135,6 @@ OPERATORS = (
         sharding=labels,
         autocast=("A", "gate", "up"),
         has_out=False,
-        summary="activation(A @ gate) * (A @ up) of groups of A's rows",
+        summary="activation(A @ gate) * (A @ up) of groups of A's rows, with biases",
     ),
 )

@@ -21,7 +21,7 @@ def grouped_mm(
     zero_rest: bool = False,
 ) -> Tensor:
     """Rows offs[g-1] to offs[g] of A (TotalM, K) times B[g], for B (G, K, N) and offs (G,), int32
-    or int64.
+    or int64. bias (G, N): a row for each group, which is added to its rows before they are rounded.
 
     Rows of the output past offs[-1] are uninitialized, as those of ``torch._grouped_mm``; with
     zero_rest, they are zeros. So is the gradient of A there.
@@ -33,13 +33,26 @@ def grouped_mm(
             f"{'missing' if offs is None else 'passed'}; pass A (TotalM, K), B (G, K, N) and offs "
             "(G,), or call torch._grouped_mm, which computes other forms",
         )
-    if bias is not None:
-        raise refuse("grouped_mm", "bias is not supported; add the rows of each group's bias")
     offs = offsets_of("grouped_mm", offs, B.shape[0])
+    operands, epilogue = [], None
+    if bias is not None:
+        operands, epilogue = [rows_of_groups("grouped_mm", "bias", bias, B)], _epilogues.BIAS
     out = empty(A, B, (A.shape[0], B.shape[2]), out_dtype)
     if zero_rest:
         out.zero_()
-    return launch("grouped_mm", A, B, out=out, offsets=offs)
+    return launch("grouped_mm", A, B, *operands, out=out, epilogue=epilogue, offsets=offs)
+
+
+def rows_of_groups(operator: str, name: str, bias: Tensor, B: Tensor) -> Tensor:
+    """A bias (G, N) as an epilogue reads it: (G, 1, N)."""
+    groups, _, columns = B.shape
+    if bias.shape != (groups, columns):
+        raise refuse(
+            operator,
+            f"{name} has shape {list(bias.shape)}; pass a row for each group, of shape "
+            f"{[groups, columns]}",
+        )
+    return bias.unsqueeze(1)
 
 
 def offsets_of(operator: str, offs: Tensor, groups: Any = None) -> Tensor:
@@ -90,15 +103,28 @@ def grouped_mm_weight_grad(
 def save_grouped(ctx: Any, call: Call, output: Any) -> None:
     check_differentiable(call)
     ctx.save_for_backward(call.A, call.B, call.offs)
+    ctx.bias = None if call.bias is None else call.bias.dtype
 
 
 def grouped_backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
     A, B, offs = ctx.saved_tensors
+    of_bias = sums_of_groups(grad, offs, ctx.bias) if needs.bias else None
     grad = grad.to(A.dtype)
     return {
+        "bias": of_bias,
         "A": OPS.grouped_mm(grad, B.mT, offs, zero_rest=True) if needs.A else None,
         "B": OPS.grouped_mm_weight_grad(A, grad, offs) if needs.B else None,
     }
+
+
+def sums_of_groups(rows: Tensor, offs: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum of each group's rows (TotalM, N), in this dtype: (G, N), the gradient of a bias. A
+    product with ones computes it, in as many columns as kernels for Hopper load at once."""
+    ones = rows.new_ones(rows.shape[0], 16 // rows.element_size())
+    # The addend alone has another dtype than the products.
+    nothing = None if dtype is rows.dtype else rows.new_zeros((), dtype=dtype)
+    sums: Tensor = OPS.grouped_mm_weight_grad(ones, rows, offs, nothing)
+    return sums[:, 0]
 
 
 def save_weight_gradient(ctx: Any, call: Call, output: Any) -> None:
@@ -126,8 +152,12 @@ def grouped_flops(call: Call) -> Any:
 
 def grouped_labels(call: Call) -> Rule:
     # Offsets count the rows of all shards, so that `m` and `g` stay whole.
-    inputs = {"A": ("m", "k"), "B": ("g", "k", "n"), "offs": ("g",)}
-    return Rule([("m", "n")], inputs, whole=["m"], sums=SUMS, factors=call.operator.factors)
+    inputs: dict[str, Labels] = {"A": ("m", "k"), "B": ("g", "k", "n"), "offs": ("g",)}
+    addends = ["bias"] if call.bias is not None else []
+    if addends:
+        inputs["bias"] = ("g", "n")
+    factors = call.operator.factors
+    return Rule([("m", "n")], inputs, whole=["m"], sums=SUMS, factors=factors, addends=addends)
 
 
 def weight_gradient_labels(call: Call) -> Rule:
@@ -160,7 +190,8 @@ OPERATORS = (
         autocast=("A", "B"),
         has_out=False,
         lowering=grouped_lowering,
-        summary="groups of A's rows, each times its own B, as `torch._grouped_mm`",
+        summary="groups of A's rows, each times its own B and plus its own bias, as "
+        "`torch._grouped_mm`",
     ),
     Operator(
         schema="grouped_mm_weight_grad(Tensor A, Tensor grad, Tensor offs, Tensor? input=None) "

@@ -53,25 +53,30 @@ def grouped_mm(
     b: Tensor,
     offs: Tensor,
     *,
+    bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     zero_rest: bool = False,
 ) -> Tensor:
-    """``a[s:e] @ b[g]`` for each group g of rows s to e: the products of a mixture of experts.
+    """``a[s:e] @ b[g] + bias[g]`` for each group g of rows s to e: the products of a mixture of
+    experts, in one launch.
 
     - ``a``: shape (TotalM, K), the rows of all groups. ``b``: (G, K, N), a matrix for each group,
       of any strides. Float16, bfloat16, float32 or float64.
     - ``offs``: int32 or int64 of shape (G,), the end row of each group, read on the device. A group
       may be empty.
+    - ``bias``: shape (G, N), a row for each group, in any float dtype. It is added before a result
+      is rounded.
     - ``out_dtype``: of the result, (TotalM, N); by default that of ``a``.
     - ``zero_rest``: whether rows of the result past ``offs[-1]`` are zeros. They are uninitialized
       otherwise, as those of ``torch._grouped_mm``.
 
     Differentiates, traces and follows autocast. The gradient of ``a`` is zero past ``offs[-1]``.
+    That of ``bias`` is the sum of each group's rows, by a product with ones.
 
     Raises ValueError if shapes do not match or no kernel serves the dtypes; on the CPU, also if
     offsets decrease or exceed the rows. GPU kernels clamp them.
     """
-    return OPS.grouped_mm(a, b, offs, None, out_dtype, zero_rest)
+    return OPS.grouped_mm(a, b, offs, bias, out_dtype, zero_rest)
 
 
 def grouped_mm_weight_grad(
