@@ -47,6 +47,7 @@ from cutlass_api.nn._report import Conversion, Loading, bytes_of
 from cutlass_api.nn._save import compressed
 from cutlass_api.nn._schemes import Scheme, scheme_of
 from cutlass_api.nn._stored import PARTS, VALUES, Reader, Stored, stored_layers
+from cutlass_api.ops import _epilogues
 from cutlass_api.weights import Weight
 
 __all__ = ["Config", "disable", "enable"]
@@ -386,16 +387,22 @@ def experts_forward(module: Any, hidden_states: Tensor, index: Tensor, weights: 
     )
 
 
-def activation_of(module: Any) -> Callable[[Tensor], Tensor] | str:
+def activation_of(module: Any) -> Callable[[Tensor], Tensor] | _experts.Gate:
     """What `_experts.experts` takes as ``activate``."""
     if not module.has_gate:
         activation: Callable[[Tensor], Tensor] = module.act_fn
         return activation
-    is_default = type(module)._apply_gate is _default_apply_gate
-    if is_default and isinstance(module.act_fn, (torch.nn.SiLU, SiLUActivation)):
-        return "silu"
+    own = type(module)._apply_gate
+    if own is _default_apply_gate and isinstance(module.act_fn, (torch.nn.SiLU, SiLUActivation)):
+        return _experts.Gate("silu")
+    if f"{own.__module__}.{own.__qualname__}" == CLAMPED:
+        expression = _epilogues.clamped_swiglu(module.limit, module.alpha)
+        return _experts.Gate(expression, is_interleaved=True)
     gate: Callable[[Tensor], Tensor] = module._apply_gate
     return gate
 
+
+#: The gate of gpt-oss. Its module is not imported: it takes a second.
+CLAMPED = "transformers.models.gpt_oss.modeling_gpt_oss.GptOssExperts._apply_gate"
 
 ExpertsInterface.register("cutlass_api", experts_forward)

@@ -3,15 +3,17 @@
 import copy
 import itertools
 import shutil
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import stand_in
 import torch
 from cutlass_api.nn import _experts
-from cutlass_api.nn._experts import experts, route
+from cutlass_api.nn._experts import Gate, experts, route
 from support.helpers import spilled_bytes
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("cutlass_api.transformers")  # registers the implementation
@@ -135,6 +137,55 @@ def test_slots_of_other_processes_count_nothing(has_bias):
         check(found, wanted)
 
 
+class Products(TorchDispatchMode):
+    """Counts calls of the operators of this library."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        namespace, _, name = function.name().partition("::")
+        self.calls[name] += namespace == "cutlass_api"
+        return function(*args, **(kwargs or {}))
+
+    def names(self):
+        return [name for name, count in self.calls.items() for _ in range(count)]
+
+
+@pytest.mark.parametrize("flags", [PLAIN, PLAIN | {"has_bias": True}], ids=["plain", "bias"])
+def test_gate_and_up_are_one_product_without_gradients(flags):
+    module, inputs = module_of(**flags), inputs_of(masked=True)
+    module.act_fn, module._is_expert_parallel = nn.SiLU(), True
+    expected = outcome(module, inputs, "grouped_mm")[0]
+    module.config._experts_implementation = "cutlass_api"
+    with torch.no_grad(), Products() as products:
+        check(module(*inputs), expected)
+    assert products.names() == ["grouped_gated_mm", "grouped_mm"]
+
+
+@pytest.mark.parametrize("is_contiguous_along_k", [False, True])
+def test_the_gate_of_gpt_oss(is_contiguous_along_k):
+    """Its weights are contiguous along N, of which no kernel takes gate and up at once."""
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(**SMALL, **MODELS["GptOss"])
+    module = transformers.models.gpt_oss.modeling_gpt_oss.GptOssExperts(config)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    hidden, chosen = torch.randn(7, 32), torch.rand(7, 4).topk(3)
+    results = {}
+    for implementation in ("eager", "cutlass_api"):
+        config._experts_implementation = implementation
+        if is_contiguous_along_k:
+            weight = module.gate_up_proj
+            weight.data = weight.mT.contiguous().mT
+        with torch.no_grad(), Products() as products:
+            results[implementation] = module(hidden, chosen.indices, chosen.values)
+    check(*results.values())
+    first = "grouped_gated_mm" if is_contiguous_along_k else "grouped_mm"
+    assert sorted(products.names()) == sorted([first, "grouped_mm"])
+
+
 def test_all_slots_are_of_other_processes():
     module, (hidden, index, weights) = module_of(**PLAIN), inputs_of()
     out, *gradients = outcome(module, (hidden, torch.full_like(index, EXPERTS), weights))
@@ -223,7 +274,7 @@ def test_on_a_gpu(has_bias):
         chosen = index.to(device)
 
         def layer():
-            return experts(x, chosen, factors, *pairs, "silu")
+            return experts(x, chosen, factors, *pairs, Gate("silu"))
 
         return layer, chosen, [x, factors, up, down]
 

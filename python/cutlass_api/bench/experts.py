@@ -109,7 +109,7 @@ class Operands:
         """torch's launches and ours, one for each set."""
         import torch
 
-        from cutlass_api.nn._experts import experts
+        from cutlass_api.nn._experts import Gate, experts
 
         if name == "weights":
             transposed = self.rows.mT
@@ -123,7 +123,7 @@ class Operands:
             ]
 
             def layer(x: Any, index: Any, weights: Any, up: Any, down: Any) -> Any:
-                return experts(x, index, weights, (up, None), (down, None), "silu")
+                return experts(x, index, weights, (up, None), (down, None), Gate("silu"))
 
             return [partial(composed, *each) for each in layers], [
                 partial(layer, *each) for each in layers

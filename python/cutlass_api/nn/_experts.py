@@ -38,10 +38,6 @@ class Routing(NamedTuple):
     rows: Tensor
     offsets: Tensor
 
-    def of_rows(self, values: Tensor) -> Tensor:
-        """The value of each row's expert; behind the last group, any value."""
-        return values[self.experts.clamp(max=values.shape[0] - 1)]
-
 
 def route(index: Tensor, count: int) -> Routing:
     """Sorts the slots of ``index``, (tokens, top_k), by their expert: 0 to ``count`` - 1, or a
@@ -161,28 +157,49 @@ def of_slots(values: Tensor, routing: Routing) -> Tensor:
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None, routing: Routing) -> Tensor:
     """Each group's rows times its matrix of ``weight``, (experts, K, N), plus its row of
     ``bias``."""
-    out: Tensor = OPS.grouped_mm(input, weight, routing.offsets)
-    return out if bias is None else out + routing.of_rows(bias)
+    out: Tensor = OPS.grouped_mm(input, weight, routing.offsets, bias)
+    return out
+
+
+class Gate(NamedTuple):
+    """What columns of gate and of up become.
+
+    - ``activation``: the name of an activation of :mod:`cutlass_api.fusion`, for activation(gate) *
+      up; or an expression of ``gate`` and ``up``, as ``grouped_gated_mm`` takes.
+    - ``is_interleaved``: whether columns of gate and of up alternate. The columns of gate, then
+      those of up, otherwise.
+    """
+
+    activation: str
+    is_interleaved: bool = False
+
+    def split(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of gate and of up."""
+        if self.is_interleaved:
+            return columns[..., ::2], columns[..., 1::2]
+        gate, up = columns.chunk(2, -1)
+        return gate, up
 
 
 def activated(
     rows: Tensor,
     up: tuple[Tensor, Tensor | None],
     routing: Routing,
-    activate: Callable[[Tensor], Tensor] | str,
+    activate: Callable[[Tensor], Tensor] | Gate,
 ) -> Tensor:
     """activate(up(rows)). Without a gradient, which needs the argument of the activation, gate and
-    up are one launch."""
+    up are one launch if each column of the weight is contiguous, as kernels require."""
     weight, bias = up
-    if not isinstance(activate, str):
+    if not isinstance(activate, Gate):
         return activate(linear(rows, weight, bias, routing))
-    if bias is not None or (
-        torch.is_grad_enabled() and (rows.requires_grad or weight.requires_grad)
-    ):
-        gate, other = linear(rows, weight, bias, routing).chunk(2, -1)
-        return evaluate(_epilogues.gated(activate), gate, [other])
-    factors = weight.chunk(2, -1)
-    out: Tensor = OPS.grouped_gated_mm(rows, *factors, routing.offsets, activate)
+    differentiates = any(x is not None and x.requires_grad for x in (rows, weight, bias))
+    if (torch.is_grad_enabled() and differentiates) or weight.stride(-2) != 1:
+        gate, other = activate.split(linear(rows, weight, bias, routing))
+        return evaluate(_epilogues.gated(activate.activation), gate, [other])
+    biases = (None, None) if bias is None else activate.split(bias)
+    out: Tensor = OPS.grouped_gated_mm(
+        *(rows, *activate.split(weight), routing.offsets, activate.activation, *biases)
+    )
     return out
 
 
@@ -192,7 +209,7 @@ def experts(
     weights: Tensor,
     up: tuple[Tensor, Tensor | None],
     down: tuple[Tensor, Tensor | None],
-    activate: Callable[[Tensor], Tensor] | str,
+    activate: Callable[[Tensor], Tensor] | Gate,
     finish: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """The sum over a token's slots of weight * finish(down(activate(up(token)))), of the slot's
@@ -201,8 +218,7 @@ def experts(
     - ``tokens``: (tokens, K). ``index``, ``weights``: (tokens, top_k), the expert of each slot, and
       its factor. Slots whose index is the number of experts or above count nothing.
     - ``up``, ``down``: the matrices, (experts, K, N), and the biases, (experts, N).
-    - ``activate``: a function; or the name of an activation of :mod:`cutlass_api.fusion`, for
-      activation(gate) * up of columns of ``up`` that are those of gate, then those of up.
+    - ``activate``: a function, or the :class:`Gate` of columns of ``up``.
 
     Sums of slots are float32, in order: results repeat bit for bit.
 
