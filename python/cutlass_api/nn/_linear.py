@@ -7,21 +7,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF
+from cutlass_api._dtypes import FLOATS, HALF
 from cutlass_api.nn import _activations
 from cutlass_api.nn._eager import Prepared
+from cutlass_api.nn._fields import bits_of, keeping, restore
 from cutlass_api.ops import OPS
 from cutlass_api.weights import Weight, _adjacent
 from cutlass_api.weights._classes import CLASSES
 from cutlass_api.weights._formats import Fields, names
 from cutlass_api.weights._packing import REPACKED
-from cutlass_api.weights._shards import is_dtensor, of_shard
 
 Self = TypeVar("Self", bound="Linear")
 #: The buffers of a quantized weight.
 FIELDS = (*Fields._fields, "permutation")
-#: The dtypes that hold the bits of elements of so many bytes.
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 class Linear(torch.nn.Module):
@@ -155,28 +153,9 @@ class Linear(torch.nn.Module):
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """As ``torch.nn.Module``, but the fields of a quantized weight keep their dtypes."""
         fields = [] if self.format is None else [self._buffers[name] for name in FIELDS]
-        kept = {id(field) for field in fields if field is not None}
-
-        def keeping(tensor: Tensor) -> Tensor:
-            if id(tensor) not in kept:
-                return fn(tensor)
-            # A DTensor caches the dtype of its first view.
-            if is_dtensor(tensor):
-                return of_shard(of_bits, tensor, tensor)
-            return of_bits(tensor)
-
-        def of_bits(tensor: Tensor) -> Tensor:
-            bits = BITS[tensor.itemsize]
-            moved = fn(tensor.view(bits))
-            if moved.dtype is not bits:
-                raise TypeError(
-                    f"Linear: the fields of {self.format} keep their dtypes; {moved.dtype} is "
-                    "refused. weight.dequantize(dtype) returns the matrix"
-                )
-            return moved.view(tensor.dtype)
-
+        owner = f"Linear: the fields of {self.format}"
         self._prepared.clear()
-        super()._apply(keeping, recurse)
+        super()._apply(keeping(fn, fields, owner), recurse)
         return self
 
     def _replicate_for_data_parallel(self: Self) -> Self:
@@ -198,19 +177,14 @@ class Linear(torch.nn.Module):
         parameters = dict(self._parameters)
         if self.bias is not None and "bias" in parts:
             parameters["bias"] = torch.nn.Parameter(parts.pop("bias"), self.bias.requires_grad)
-        # Of float8, the bits: torch pickles, but does not load them.
-        fields = {**self._buffers, **parts}.items()
-        float8 = {name: x for name, x in fields if x is not None and x.dtype in (*FLOAT8, E8M0)}
-        dtypes = {name: x.dtype for name, x in float8.items()}
-        bits = {name: x.view(torch.uint8) for name, x in float8.items()}
-        changed = {"_parameters": parameters, "_buffers": {**dict(fields), **bits}}
+        buffers, dtypes = bits_of({**self._buffers, **parts})
+        changed = {"_parameters": parameters, "_buffers": buffers}
         return {**vars(self), **changed, "_dtypes": dtypes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         dtypes = state.pop("_dtypes")
         super().__setstate__(state)
-        for name, dtype in dtypes.items():
-            self._buffers[name] = self._buffers[name].view(dtype)
+        restore(self._buffers, dtypes)
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
