@@ -192,6 +192,29 @@ def test_all_slots_are_of_other_processes():
     assert not out.any() and not any(each.any() for each in gradients)
 
 
+@pytest.fixture
+def filled():
+    """Fills uninitialized memory with NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("filled")
+def test_gradients_behind_the_last_group():
+    """Slots of no expert have weights here: nothing but their index says that they count
+    nothing."""
+    module = module_of(**PLAIN | {"has_bias": True})
+    hidden, index, weights = inputs_of()
+    index = index.masked_fill(index == 4, EXPERTS)
+    found = outcome(module, (hidden, index, weights))
+    masked = weights.detach().masked_fill(index == EXPERTS, 0).requires_grad_()
+    wanted = outcome(module, (hidden, index.clamp(max=4), masked))
+    wanted[2] = wanted[2].masked_fill(index == EXPERTS, 0)
+    for each, expected in zip(found, wanted, strict=True):
+        check(each, expected)
+
+
 def test_results_round_once_and_repeat():
     module, inputs = module_of(torch.bfloat16, **PLAIN), inputs_of(torch.bfloat16)
     found, again = outcome(module, inputs), outcome(module, inputs)

@@ -142,3 +142,5 @@ def test_rows_behind_the_last_group_have_zero_gradients(rows):
     assert all(not x[n:].any() for x in (results[0][0], results[0][2]))
     filled = OPS.grouped_mm(a.detach(), b.detach(), offs, zero_rest=True)
     assert not filled[n:].any() and torch.equal(filled[:n], OPS.grouped_mm(a, b, offs)[:n])
+    gated = OPS.grouped_gated_mm(a, b, b, offs)[:n].square().sum()
+    assert not torch.autograd.grad(gated, a)[0][n:].any()

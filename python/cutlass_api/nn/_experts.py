@@ -38,6 +38,11 @@ class Routing(NamedTuple):
     rows: Tensor
     offsets: Tensor
 
+    def of_rows(self, values: Tensor) -> Tensor:
+        """The value of each row's expert; zeros behind the last group, which have no gradient."""
+        count = values.shape[0]
+        return torch.nn.functional.pad(values, (0, 0, 0, 1))[self.experts.clamp(max=count)]
+
 
 def route(index: Tensor, count: int) -> Routing:
     """Sorts the slots of ``index``, (tokens, top_k), by their expert: 0 to ``count`` - 1, or a
