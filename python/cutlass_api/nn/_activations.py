@@ -78,15 +78,20 @@ def linear(
     """input @ weight.T + bias, with the input (*, K) quantized as ``activations`` says. The result
     has the dtype of the input, or that of autocast.
     """
+    operands = (input, bias, values, scales, permutation, activations, output_dtype(input))
+    if torch.is_grad_enabled():
+        return WithGradient.apply(*operands)
+    return product(*operands)
+
+
+def output_dtype(input: Tensor) -> torch.dtype:
+    """The dtype of the input, or that of autocast."""
     device, dtype = input.device.type, input.dtype
     # Autocast leaves float64 as it is, and has no meta tensors.
     is_cast = device != "meta" and dtype is not torch.float64
     if is_cast and torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    operands = (input, bias, values, scales, permutation, activations, dtype)
-    if torch.is_grad_enabled():
-        return WithGradient.apply(*operands)
-    return product(*operands)
+        return torch.get_autocast_dtype(device)
+    return dtype
 
 
 def product(

@@ -5,7 +5,7 @@ A slot is one choice of a token: slot ``token * top_k + choice``.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch import Tensor
 from cutlass_api._core import CudaFunction
 from cutlass_api._dtypes import CUDA_NAMES
 from cutlass_api.cuda import cuda_kernel
+from cutlass_api.fusion._functions import ACTIVATIONS, torch_function
+from cutlass_api.nn._stacks import Stack
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._library import sum_dtype
@@ -110,8 +112,7 @@ def add_slots(values: Tensor, weights: Tensor | None, routing: Routing) -> Tenso
     """The sum of each token's rows, in order; on a GPU by one kernel, unless torch traces or
     differentiates it."""
     tensors = [values] if weights is None else [values, weights]
-    differentiates = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-    if not differentiates and all(map(is_launched, tensors)):
+    if not needs_gradient(*tensors) and all(map(is_launched, tensors)):
         return launch(values, weights, routing)
     rows = of_slots(values, routing).to(sum_dtype(values.dtype))
     if weights is not None:
@@ -159,11 +160,14 @@ def of_slots(values: Tensor, routing: Routing) -> Tensor:
     return torch.where(is_inside.unsqueeze(-1), values[routing.rows], 0)
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None, routing: Routing) -> Tensor:
-    """Each group's rows times its matrix of ``weight``, (experts, K, N), plus its row of
-    ``bias``."""
-    out: Tensor = OPS.grouped_mm(input, weight, routing.offsets, bias)
-    return out
+#: The matrices of experts: (experts, K, N), or quantized.
+Matrices: TypeAlias = Tensor | Stack
+
+
+#: The activations of :mod:`cutlass_api.fusion`. ``torch_function`` is not traced.
+ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
+    name: torch_function(name) or (lambda argument: argument) for name in ACTIVATIONS
+}
 
 
 class Gate(NamedTuple):
@@ -179,16 +183,26 @@ class Gate(NamedTuple):
     is_interleaved: bool = False
 
     def split(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of gate and of up."""
+        """The columns of gate, and of up."""
         if self.is_interleaved:
             return columns[..., ::2], columns[..., 1::2]
         gate, up = columns.chunk(2, -1)
         return gate, up
 
 
+def linear(input: Tensor, weight: Matrices, bias: Tensor | None, routing: Routing) -> Tensor:
+    """Each group's rows times its matrix of ``weight``, plus its row of ``bias``."""
+    out: Tensor
+    if isinstance(weight, Stack):
+        out = weight.multiply(input, routing.offsets)
+        return out if bias is None else out + routing.of_rows(bias)
+    out = OPS.grouped_mm(input, weight, routing.offsets, bias)
+    return out
+
+
 def activated(
     rows: Tensor,
-    up: tuple[Tensor, Tensor | None],
+    up: tuple[Matrices, Tensor | None],
     routing: Routing,
     activate: Callable[[Tensor], Tensor] | Gate,
 ) -> Tensor:
@@ -197,8 +211,7 @@ def activated(
     weight, bias = up
     if not isinstance(activate, Gate):
         return activate(linear(rows, weight, bias, routing))
-    differentiates = any(x is not None and x.requires_grad for x in (rows, weight, bias))
-    if (torch.is_grad_enabled() and differentiates) or weight.stride(-2) != 1:
+    if isinstance(weight, Stack) or weight.stride(-2) != 1 or needs_gradient(rows, weight, bias):
         gate, other = activate.split(linear(rows, weight, bias, routing))
         return evaluate(_epilogues.gated(activate.activation), gate, [other])
     biases = (None, None) if bias is None else activate.split(bias)
@@ -208,12 +221,16 @@ def activated(
     return out
 
 
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
 def experts(
     tokens: Tensor,
     index: Tensor,
     weights: Tensor,
-    up: tuple[Tensor, Tensor | None],
-    down: tuple[Tensor, Tensor | None],
+    up: tuple[Matrices, Tensor | None],
+    down: tuple[Matrices, Tensor | None],
     activate: Callable[[Tensor], Tensor] | Gate,
     finish: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -222,14 +239,14 @@ def experts(
 
     - ``tokens``: (tokens, K). ``index``, ``weights``: (tokens, top_k), the expert of each slot, and
       its factor. Slots whose index is the number of experts or above count nothing.
-    - ``up``, ``down``: the matrices, (experts, K, N), and the biases, (experts, N).
-    - ``activate``: a function, or the :class:`Gate` of columns of ``up``.
+    - ``up``, ``down``: the matrices, and the biases, (experts, N).
+    - ``activate``: a function of the rows of up, or a gate.
 
     Sums of slots are float32, in order: results repeat bit for bit.
 
     Raises ValueError as :func:`route` does.
     """
-    routing = route(index, up[0].shape[0])
+    routing = route(index, len(up[0].fields["values"] if isinstance(up[0], Stack) else up[0]))
     rows = Gather.apply(tokens, *routing)
     rows = linear(activated(rows, up, routing, activate), *down, routing)
     if finish is not None:

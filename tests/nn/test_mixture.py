@@ -1,0 +1,271 @@
+"""``cutlass_api.nn.Experts`` beside a loop over experts."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from cutlass_api import quantize
+from cutlass_api.nn import Experts
+from torch import nn
+
+EXPERTS, HIDDEN, INNER, TOKENS, TOP_K = 4, 64, 96, 12, 3
+silu, gelu = nn.functional.silu, nn.functional.gelu
+
+
+def halves(columns):
+    gate, up = columns.chunk(2, -1)
+    return silu(gate) * up
+
+
+def alternating(columns):
+    gate, up = columns[..., ::2], columns[..., 1::2]
+    return silu(gate) * up
+
+
+def squared(columns):
+    return columns.relu().square()
+
+
+#: Options of the layer, the width of up, and what it computes.
+LAYOUTS = {
+    "gate": ({}, 2, halves),
+    "alternating gate": ({"interleaved": True}, 2, alternating),
+    "no gate": ({"activation": "gelu"}, 1, gelu),
+    "function": ({"activation": squared}, 1, squared),
+    "function of a gate": ({"activation": alternating}, 2, alternating),
+}
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(shape, generator=generator) * shape[-1] ** -0.5).to(dtype)
+
+
+def matrices(width=2, dtype=torch.float32):
+    """Up and down."""
+    return randn(EXPERTS, width * INNER, HIDDEN, dtype=dtype), randn(
+        EXPERTS, HIDDEN, INNER, dtype=dtype, seed=1
+    )
+
+
+def inputs(dtype=torch.float32):
+    """Tokens in two dimensions. Some slots are of no expert, and expert 1 has no slot."""
+    hidden = randn(3, 4, HIDDEN, dtype=dtype, seed=2) * 8
+    scores = randn(TOKENS, EXPERTS + 1, seed=3).softmax(-1)
+    scores[:, 1] = 0
+    weights, index = scores.topk(TOP_K)
+    return hidden.requires_grad_(), index, weights.requires_grad_()
+
+
+def expected_of(hidden, index, weights, up, down, activation, biases=(None, None)):
+    """A loop over slots."""
+    rows = hidden.reshape(-1, HIDDEN)
+    outs = []
+    for row, chosen, factors in zip(rows, index, weights, strict=True):
+        out = torch.zeros_like(row)
+        for expert, factor in zip(chosen.tolist(), factors, strict=True):
+            if expert >= EXPERTS:
+                continue
+            of_up, of_down = (None if each is None else each[expert] for each in biases)
+            value = activation(nn.functional.linear(row, up[expert], of_up))
+            out = out + factor * nn.functional.linear(value, down[expert], of_down)
+        outs.append(out)
+    return torch.stack(outs).view_as(hidden)
+
+
+def results(function, tensors):
+    out = function()
+    return [out, *torch.autograd.grad(out.sin().sum(), tensors)]
+
+
+def error(found, expected):
+    return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name, transposed):
+    options, width, activation = LAYOUTS[name]
+    up, down = (nn.Parameter(each) for each in matrices(width))
+    biases = [randn(EXPERTS, each.shape[1], seed=4) if transposed else None for each in (up, down)]
+    hidden, index, weights = inputs()
+    passed = [nn.Parameter(each.mT.contiguous()) if transposed else each for each in (up, down)]
+    layer = Experts(*passed, *biases, **options, transposed=transposed)
+    assert layer.up is passed[0] and layer.down is passed[1]
+    key = "gate_up_proj" if width == 2 else "up_proj"
+    assert set(layer.state_dict()) == {
+        f"{each}{bias}" for each in (key, "down_proj") for bias in ["", "_bias"][: transposed + 1]
+    }
+    found = results(lambda: layer(hidden, index, weights), [hidden, weights, *passed])
+    wanted = results(
+        lambda: expected_of(hidden, index, weights, up, down, activation, biases),
+        [hidden, weights, up, down],
+    )
+    for each, other in zip(found, wanted, strict=True):
+        other = other.mT if transposed and other.shape != each.shape else other
+        torch.testing.assert_close(each, other, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():  # gate and up in one operator
+        torch.testing.assert_close(layer(hidden, index, weights), wanted[0], rtol=1e-4, atol=1e-5)
+
+
+#: Of Float8: the functions of :mod:`cutlass_api.quantize`.
+FORMATS = {
+    "row": quantize.fp8,
+    "tensor": lambda x: quantize.fp8(x, "tensor"),
+    "1 x 128": lambda x: quantize.fp8(x, (1, 128)),
+    "128 x 128": lambda x: quantize.fp8(x, (128, 128)),
+}
+
+
+def float8(name, dtype=torch.float32):
+    """A layer, and the matrices that it stands for."""
+    lists = [[FORMATS[name](each) for each in of_all] for of_all in matrices()]
+    layer = Experts(*lists)
+    return layer, [torch.stack([each.dequantize(dtype) for each in of_all]) for of_all in lists]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_float8(name):
+    layer, (up, down) = float8(name)
+    hidden, index, weights = inputs()
+    found = results(lambda: layer(hidden, index, weights), [hidden, weights])
+    wanted = results(
+        lambda: expected_of(hidden, index, weights, up, down, halves), [hidden, weights]
+    )
+    # Activations are rounded to three bits.
+    assert all(error(*pair) < 0.06 for pair in zip(found, wanted, strict=True))
+    assert error(found[0], wanted[0]) > 1e-3
+    with torch.no_grad():
+        assert torch.equal(layer(hidden, index, weights), found[0])
+    again = Experts(layer.up, layer.down)
+    assert torch.equal(again(hidden, index, weights), found[0])
+    other = Experts(layer.up, down)  # one of both is quantized
+    assert error(other(hidden, index, weights), wanted[0]) < 0.06
+
+
+def test_fields_keep_their_dtypes():
+    layer, _ = float8("row")
+    hidden, index, weights = inputs(torch.bfloat16)
+    half = copy.deepcopy(layer).to(torch.bfloat16)
+    assert half.gate_up_proj_values.dtype is torch.float8_e4m3fn
+    assert half.down_proj_scales.dtype is torch.float32
+    assert half(hidden, index, weights).dtype is torch.bfloat16
+    state = layer.state_dict() | {"down_proj_values": layer.down_proj_values.float()}
+    with pytest.raises(RuntimeError, match=r"down_proj_values is torch.float32, and the layer has"):
+        half.load_state_dict(state)
+    new, _ = float8("row")
+    new.gate_up_proj_values.zero_()
+    new.load_state_dict(layer.state_dict())
+    assert torch.equal(new(*inputs()), layer(*inputs()))
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_copies(is_quantized):
+    biases = [randn(EXPERTS, n, seed=4) for n in (2 * INNER, HIDDEN)]
+    layer = float8("row")[0] if is_quantized else Experts(*matrices(), *biases)
+    saved = io.BytesIO()
+    torch.save(layer, saved)
+    saved.seek(0)
+    copies = [
+        copy.deepcopy(layer),
+        pickle.loads(pickle.dumps(layer)),
+        torch.load(saved, weights_only=False),
+    ]
+    for each in copies:
+        assert torch.equal(each(*inputs()), layer(*inputs())) and repr(each) == repr(layer)
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_one_graph(is_quantized):
+    layer = float8("128 x 128")[0] if is_quantized else Experts(*matrices(), interleaved=True)
+    hidden, index, weights = inputs()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    of = [hidden, weights, *layer.parameters()]
+    found = results(lambda: compiled(hidden, index, weights), of)
+    for each, wanted in zip(found, results(lambda: layer(hidden, index, weights), of), strict=True):
+        torch.testing.assert_close(each, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_autocast():
+    hidden, index, weights = inputs()
+    # Of float32, other values are rounded to float8.
+    bounds = {float8("row")[0]: 0.05, Experts(*matrices(dtype=torch.bfloat16)): 0.001}
+    for layer, bound in bounds.items():
+        wanted = layer(hidden.bfloat16(), index, weights)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = layer(hidden, index, weights)
+        assert found.dtype is torch.float32 and error(found, wanted) < bound
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_no_tokens(is_quantized):
+    layer = float8("row")[0] if is_quantized else Experts(*matrices())
+    hidden, index, weights = inputs()
+    out = layer(hidden[:0], index[:0], weights[:0])
+    assert out.shape == (0, 4, HIDDEN)
+    assert not layer(hidden, torch.full_like(index, EXPERTS), weights).any()
+
+
+def test_repr():
+    up, down = matrices()
+    layer = Experts(up.bfloat16(), [quantize.fp8(each) for each in down], interleaved=True)
+    assert repr(layer) == (
+        "Experts(4 experts, hidden_size=64, intermediate_size=96, activation=silu, "
+        "interleaved gate, bias=False, gate_up_proj=bfloat16, down_proj=Float8, a scale for each row)"
+    )
+
+
+UP, DOWN = matrices()
+INT4 = [quantize.int4(each.bfloat16(), 32) for each in UP]
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments", "options", "message"),
+    [
+        (TypeError, ([], DOWN), {}, "up is list; pass a tensor, or a sequence"),
+        (ValueError, (UP[0], DOWN), {}, r"up is torch.float32 \[192, 64\]; pass three dimensions"),
+        (ValueError, (INT4, DOWN), {}, "up: Int4 has no product in groups; pass Float8"),
+        (ValueError, (UP, DOWN[:2]), {}, "up has 4 experts and down 2"),
+        (ValueError, (UP, DOWN.mT), {}, "up takes rows of 64 and down returns 96"),
+        (ValueError, (UP[:, 1:], DOWN), {}, "up returns 191 columns and down takes 96; pass 192"),
+        (ValueError, (UP, DOWN), {"activation": "swish"}, "activation is 'swish'; pass a function"),
+        (TypeError, (UP, DOWN), {"activation": 3}, "activation is 3"),
+        (
+            ValueError,
+            (UP, DOWN),
+            {"activation": gelu, "interleaved": True},
+            "an activation by name",
+        ),
+        (ValueError, (UP[:, :INNER], DOWN), {"interleaved": True}, "interleaved=True needs a gate"),
+        (
+            ValueError,
+            (UP, DOWN, DOWN),
+            {},
+            r"up_bias is torch.float32 \[4, 64, 96\]; pass \[4, 192\]",
+        ),
+        (TypeError, (UP, DOWN, None, 1), {}, "down_bias is int"),
+    ],
+)
+def test_what_the_layer_refuses(error, arguments, options, message):
+    with pytest.raises(error, match=message):
+        Experts(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda x, i, w: (x[..., 1:], i, w),
+            r"hidden_states has shape \[3, 4, 63\]; pass \(..., 64",
+        ),
+        (lambda x, i, w: (x, i.float(), w), "index is torch.float32; pass torch.int64"),
+        (lambda x, i, w: (x, i, w[:, 1:]), r"index has shape \[12, 3\] and weights \[12, 2\]"),
+        (lambda x, i, w: (x, i[1:], w[1:]), r"index has shape \[11, 3\], and .* has 12 tokens"),
+        (lambda x, i, w: (x, i - 9, w), "the index of an expert is -9; pass 0 to 3"),
+    ],
+)
+def test_what_a_call_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        Experts(UP, DOWN)(*change(*inputs()))
