@@ -15,7 +15,7 @@ implementation "cutlass_api" there.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 
 try:
-    from transformers.activations import SiLUActivation
     from transformers.core_model_loading import ConversionOps, WeightConverter
     from transformers.integrations import finegrained_fp8
-    from transformers.integrations.moe import ExpertsInterface, _default_apply_gate
+    from transformers.integrations.moe import ExpertsInterface
     from transformers.quantizers import auto
     from transformers.quantizers.base import HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -39,6 +38,7 @@ except ImportError as error:
 from cutlass_api._dtypes import FLOATS
 from cutlass_api.nn import _activations, _experts
 from cutlass_api.nn._checkpoints import Checkpoint
+from cutlass_api.nn._expert_modules import activation_of
 from cutlass_api.nn._layers import check_patterns, extents, find_layers, is_conv1d, unfit
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._load import check_served, describe_weight
@@ -47,7 +47,6 @@ from cutlass_api.nn._report import Conversion, Loading, bytes_of
 from cutlass_api.nn._save import compressed
 from cutlass_api.nn._schemes import Scheme, scheme_of
 from cutlass_api.nn._stored import PARTS, VALUES, Reader, Stored, stored_layers
-from cutlass_api.ops import _epilogues
 from cutlass_api.weights import Weight
 
 __all__ = ["Config", "disable", "enable"]
@@ -386,23 +385,5 @@ def experts_forward(module: Any, hidden_states: Tensor, index: Tensor, weights: 
         finish=module.post_expert_norm if module.has_post_expert_norm else None,
     )
 
-
-def activation_of(module: Any) -> Callable[[Tensor], Tensor] | _experts.Gate:
-    """What `_experts.experts` takes as ``activate``."""
-    if not module.has_gate:
-        activation: Callable[[Tensor], Tensor] = module.act_fn
-        return activation
-    own = type(module)._apply_gate
-    if own is _default_apply_gate and isinstance(module.act_fn, (torch.nn.SiLU, SiLUActivation)):
-        return _experts.Gate("silu")
-    if f"{own.__module__}.{own.__qualname__}" == CLAMPED:
-        expression = _epilogues.clamped_swiglu(module.limit, module.alpha)
-        return _experts.Gate(expression, is_interleaved=True)
-    gate: Callable[[Tensor], Tensor] = module._apply_gate
-    return gate
-
-
-#: The gate of gpt-oss. Its module is not imported: it takes a second.
-CLAMPED = "transformers.models.gpt_oss.modeling_gpt_oss.GptOssExperts._apply_gate"
 
 ExpertsInterface.register("cutlass_api", experts_forward)

@@ -213,7 +213,8 @@ def test_repr():
     layer = Experts(up.bfloat16(), [quantize.fp8(each) for each in down], interleaved=True)
     assert repr(layer) == (
         "Experts(4 experts, hidden_size=64, intermediate_size=96, activation=silu, "
-        "interleaved gate, bias=False, gate_up_proj=bfloat16, down_proj=Float8, a scale for each row)"
+        "interleaved gate, bias=False, gate_up_proj=bfloat16, down_proj=Float8, a scale for each "
+        "row)"
     )
 
 

@@ -6,6 +6,7 @@ import torch
 
 from cutlass_api._progress import progress_bar
 from cutlass_api.nn._beside import place_side_by_side
+from cutlass_api.nn._expert_modules import find_mixtures, replace_mixture
 from cutlass_api.nn._layers import (
     Layer,
     check_patterns,
@@ -15,6 +16,7 @@ from cutlass_api.nn._layers import (
     unwrapped,
 )
 from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._mixture import Experts
 from cutlass_api.nn._report import Conversion, bytes_of
 from cutlass_api.nn._save import attach
 from cutlass_api.nn._schemes import Scheme, scheme_of
@@ -28,7 +30,8 @@ def convert(
     skip: Sequence[str] = ("lm_head", "*router*", "*gate"),
     group: int | None = None,
 ) -> Conversion:
-    """Replaces the linear layers of a model by :class:`Linear` with quantized weights, in place.
+    """Replaces the linear layers of a model by :class:`Linear` with quantized weights, and its
+    mixtures of experts by :class:`Experts`, in place.
 
     - ``model``: on a GPU, the CPU or ``meta``, also on several devices, and compiled or not. Layers
       are ``torch.nn.Linear`` itself and transformers' Conv1D. Each is quantized on its device, and
@@ -52,6 +55,11 @@ def convert(
     - a function of :mod:`cutlass_api.quantize` for weights of 4 bits, as "int4": the weights that
       it returns, and activations in 16 bits. The error for an unknown scheme lists all schemes.
 
+    Mixtures are modules that transformers' ``use_experts_implementation`` describes, as those of
+    Qwen3-MoE, Mixtral, gpt-oss and DeepSeek-V3, and :class:`Experts`. "fp8" and "fp8-block"
+    quantize their weights. Other schemes have no product in groups: transformers' modules then
+    become :class:`Experts` with the same parameters, in the dtype that they have.
+
     Returns and prints a table of what was replaced, and what not and why. Layers stay that ``skip``
     matches; with sizes or dtypes that the scheme does not serve, as float32 without quantized
     activations; of subclasses of ``torch.nn.Linear``; with hooks, parametrizations or another
@@ -59,7 +67,8 @@ def convert(
     those of LoRA; and those of modules that read the weight themselves,
     ``torch.nn.MultiheadAttention`` and ``torch.nn.TransformerEncoderLayer``.
     Layers that share a weight share the quantized one; if another module or a layer that stays has
-    the same weight, all of them stay. A second call changes nothing.
+    the same weight, all of them stay. Mixtures stay that have a norm behind each expert, hooks, or
+    other parameters; those that share a weight are not quantized. A second call changes nothing.
 
     Weights have no gradients, whatever their ``requires_grad``; biases are the same parameters as
     before. Make the optimizer afterwards.
@@ -78,15 +87,16 @@ def convert(
         found = scheme_of(scheme, group)
     except ValueError as error:
         raise ValueError(f"convert: {error}") from None
-    layers = find_layers(model, found, skip)
+    layers, mixtures = find_layers(model, found, skip), find_mixtures(model, found, skip)
     if any(not layer.name for layer in layers):
         raise ValueError(
             "convert: the model is itself a linear layer, which cannot be replaced in place; pass "
             "cutlass_api.nn.Linear a weight of cutlass_api.quantize"
         )
     before = bytes_of(model)
-    report = Conversion(scheme, layers, before, before)
-    if not report.replaced and not any(isinstance(x, Linear) for x in model.modules()):
+    report = Conversion(scheme, layers, before, before, mixtures)
+    kinds = (Linear, Experts)
+    if not report.replaced and not any(isinstance(x, kinds) for x in model.modules()):
         raise ValueError(f"convert: {report.nothing(model)}")
     replaced: dict[int, Linear] = {}
     weights: dict[int, Weight] = {}
@@ -95,6 +105,12 @@ def convert(
             if layer.reason is None:
                 replace(model, layer, found, replaced, weights)
                 bar.step(layer.name)
+        of_mixtures: dict[int, Experts] = {}
+        for mixture in mixtures:
+            if mixture.reason is None:
+                is_quantized = mixture.result is None
+                replace_mixture(model, mixture, found if is_quantized else None, of_mixtures)
+                bar.step(mixture.name)
     place_side_by_side(model)
     report.bytes_after = bytes_of(model)
     attach(model)

@@ -31,15 +31,17 @@ HOLDERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 @dataclass
 class Layer:
-    """A linear layer of a model. ``reason``: why it stays; None if it is replaced. ``module`` and
-    ``weight``: numbers, which are equal for names of one module, and of one weight.
+    """A linear layer of a model, or a mixture of experts. ``reason``: why it stays; None if it is
+    replaced. ``module`` and ``weight``: numbers, which are equal for names of one module, and of
+    one weight. ``result``: what it becomes; None: what the scheme says.
     """
 
     name: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     reason: str | None
     module: int
     weight: int
+    result: str | None = None
 
 
 def find_layers(model: torch.nn.Module, scheme: Scheme, skip: Collection[str]) -> list[Layer]:
@@ -157,13 +159,18 @@ def unfit(module: Any, parent: torch.nn.Module | None) -> str | None:
         return "is parametrized"
     if type(module) is not torch.nn.Linear and not is_conv1d(module):
         return f"is a {type(module).__qualname__}, a subclass of torch.nn.Linear"
+    weight = module._parameters.get("weight")
+    if (reason := altered(module)) is None and type(weight) is not torch.nn.Parameter:
+        return f"its weight is a {type(weight).__qualname__}"
+    return reason
+
+
+def altered(module: Any) -> str | None:
+    """Whether a module computes or stores something else than its class, as a reason."""
     if any(getattr(module, hooks) for hooks in HOOKS):
         return "has hooks"
     if "forward" in vars(module):
         return "its forward is replaced"
-    weight = module._parameters.get("weight")
-    if type(weight) is not torch.nn.Parameter:
-        return f"its weight is a {type(weight).__qualname__}"
     if any(getattr(module, hooks) for hooks in HOOKS_OF_STATE):
         return "has hooks of its state_dict"
     return None

@@ -103,6 +103,11 @@ class Experts(torch.nn.Module):
         }
         return Stack(form, fields)
 
+    def stacks(self) -> dict[str, Stack]:
+        """The quantized weights, by the names of the tensors that they replace."""
+        found = {name: self._matrices(name) for name, form in self.formats.items() if form}
+        return {name: stack for name, stack in found.items() if isinstance(stack, Stack)}
+
     @property
     def up(self) -> Any:
         """The layers of gate and up: the parameter, or a list of weights."""
@@ -112,6 +117,17 @@ class Experts(torch.nn.Module):
     def down(self) -> Any:
         """The layers of down: the parameter, or a list of weights."""
         return self._operand("down")
+
+    def biases(self) -> tuple[torch.nn.Parameter | None, torch.nn.Parameter | None]:
+        """Those of up and of down."""
+        up, down = (self._parameters[f"{name}_bias"] for name in self._names.values())
+        return up, down
+
+    def extents(self) -> tuple[int, int, int]:
+        """(experts, N, K) of up."""
+        name = self._names["up"]
+        weight = self._parameters.get(name)
+        return self._shape_of(self._matrices(name) if weight is None else weight)
 
     def _operand(self, key: str) -> Any:
         weight = self._matrices(name := self._names[key])

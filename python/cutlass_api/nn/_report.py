@@ -54,23 +54,29 @@ class Conversion(Report):
     that differ in numbers of their names.
 
     - ``scheme``: the name of the scheme.
-    - ``replaced``: the names of the layers that it replaced.
+    - ``replaced``: the names of the layers and mixtures of experts that it replaced.
     - ``kept``: the names of others, each with the reason.
     - ``bytes_before``, ``bytes_after``: of all parameters and buffers of the model.
     """
 
     def __init__(
-        self, scheme: str, layers: list[Layer], bytes_before: int, bytes_after: int
+        self,
+        scheme: str,
+        layers: list[Layer],
+        bytes_before: int,
+        bytes_after: int,
+        mixtures: Sequence[Layer] = (),
     ) -> None:
         self.scheme = scheme
-        self.replaced = [layer.name for layer in layers if layer.reason is None]
-        self.kept = {layer.name: layer.reason for layer in layers if layer.reason is not None}
+        found = [*layers, *mixtures]
+        self.replaced = [layer.name for layer in found if layer.reason is None]
+        self.kept = {layer.name: layer.reason for layer in found if layer.reason is not None}
         self.bytes_before, self.bytes_after = bytes_before, bytes_after
-        self._layers = layers
+        self._layers, self._mixtures = layers, mixtures
 
     def nothing(self, model: torch.nn.Module) -> str:
         """The message for a model without a layer to replace."""
-        if self._layers:
+        if self._layers or self._mixtures:
             return f"nothing to replace. {self}"
         return (
             f"nothing to replace: {type(model).__qualname__} has no torch.nn.Linear; convert "
@@ -79,16 +85,24 @@ class Conversion(Report):
 
     @property
     def _summary(self) -> str:
-        total = len(self._layers)
+        kinds = {"linear layers": self._layers, "mixtures of experts": self._mixtures}
+        counts = [
+            f"{sum(layer.reason is None for layer in found)} of {len(found)} {name}"
+            for name, found in kinds.items()
+            if found or name == "linear layers"
+        ]
         return (
-            f"{self.scheme}: {len(self.replaced)} of {total} linear layers replaced, "
+            f"{self.scheme}: {' and '.join(counts)} replaced, "
             f"{_size(self.bytes_before)} before, {_size(self.bytes_after)} after"
         )
 
     def _results(self) -> Iterator[tuple[str, Sequence[int], str]]:
         """Replaced layers first."""
-        for layer in sorted(self._layers, key=lambda layer: layer.reason is not None):
-            result = self.scheme if layer.reason is None else f"kept: {layer.reason}"
+        found = (*self._layers, *self._mixtures)
+        for layer in sorted(found, key=lambda layer: layer.reason is not None):
+            result = layer.result or self.scheme
+            if layer.reason is not None:
+                result = f"kept: {layer.reason}"
             yield layer.name, layer.shape, result
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from cutlass_api.nn._checkpoints import INDEX, WHOLE, listed
 from cutlass_api.nn._layers import original, unwrapped
 from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._mixture import Experts
 from cutlass_api.nn._names import is_pretrained
 from cutlass_api.nn._stored import factor_key
 from cutlass_api.utils import ceil_div
@@ -135,6 +136,9 @@ def compressed(model: torch.nn.Module) -> Compressed:
     written: dict[Any, tuple[dict[str, Tensor], Config]] = {}
     for full, module in model.named_modules(remove_duplicate=False):
         name = original(full)
+        if isinstance(module, Experts) and any(module.formats.values()):
+            problems.append(f"{name}: its experts are quantized; save model.state_dict()")
+            continue
         if not isinstance(module, Linear) or module.format is None:
             if isinstance(module, (torch.nn.Linear, Linear)):
                 plain.append(name)

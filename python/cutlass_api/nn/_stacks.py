@@ -1,6 +1,6 @@
 """Quantized weights of experts, stacked, and their products in groups.
 
-:data:`PRODUCTS` has the formats that a grouped product takes. One more is a function there.
+:data:`PRODUCTS` has the formats that a grouped product takes. One more is a record there.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,16 @@ class Stack(NamedTuple):
 
     def multiply(self, rows: Tensor, offsets: Tensor) -> Tensor:
         """Each group's rows (rows, K) times its matrix, transposed: (rows, N)."""
-        return PRODUCTS[self.format](rows, self.fields, offsets)
+        return PRODUCTS[self.format].multiply(rows, self.fields, offsets)
+
+
+class Product(NamedTuple):
+    """A product in groups: ``multiply(rows, fields, offsets)``, with activations as those of
+    :class:`Linear`.
+    """
+
+    multiply: Callable[[Tensor, dict[str, Tensor], Tensor], Tensor]
+    activations: str | None
 
 
 def stacked(weights: Sequence[Weight]) -> Stack:
@@ -51,7 +60,7 @@ def stacked(weights: Sequence[Weight]) -> Stack:
     for weight in weights:
         kind = type(weight).__name__
         if kind not in PRODUCTS:
-            raise ValueError(f"{kind} has no product in groups; pass {names(PRODUCTS)}")
+            raise ValueError(f"{refusal(kind, None)}; pass {names(PRODUCTS)}")
         if weight.permutation is not None:
             raise ValueError("a weight has a permutation, and a product in groups takes none")
         if kind != type(first).__name__ or weight.shape != first.shape:
@@ -64,6 +73,16 @@ def stacked(weights: Sequence[Weight]) -> Stack:
         name: stacked_tensors([x.tensors()[name] for x in weights]) for name in first.tensors()
     }
     return Stack(type(first).__name__, fields)
+
+
+def refusal(format: str, activations: str | None) -> str | None:
+    """Why no product in groups takes such weights and activations; None if one does."""
+    if format not in PRODUCTS:
+        return f"{format} has no product in groups"
+    served = PRODUCTS[format].activations
+    if activations != served:
+        return f"products in groups of {format} have activations {served!r}"
+    return None
 
 
 def stacked_tensors(tensors: Sequence[Tensor]) -> Tensor:
@@ -140,7 +159,5 @@ def scales_of_rows(scales: Tensor, n: int) -> Tensor:
     return scales.repeat_interleave(WIDE_BLOCK.extent, 1)[:, :n]
 
 
-#: ``product(rows, fields, offsets)`` by the format of the weights.
-PRODUCTS: dict[str, Callable[[Tensor, dict[str, Tensor], Tensor], Tensor]] = {
-    "Float8": multiply_float8
-}
+#: By the format of the weights.
+PRODUCTS = {"Float8": Product(multiply_float8, "fp8")}

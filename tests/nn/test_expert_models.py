@@ -1,0 +1,156 @@
+"""Mixtures of experts of transformers' models: what `convert` and `load` make of them."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from cutlass_api import quantize
+from cutlass_api.nn import Experts, convert
+from torch import nn
+
+transformers = pytest.importorskip("transformers")
+
+BF16 = torch.bfloat16
+IDS = torch.arange(24).view(2, 12) * 7 % 64
+SMALL = dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1)
+SMALL |= dict(num_attention_heads=2, num_key_value_heads=2)
+FEW = dict(num_experts_per_tok=2, moe_intermediate_size=96)
+#: Models whose experts differ in the file, or in memory: in layout, biases and gate.
+MODELS = {
+    "Qwen3Moe": FEW | dict(num_experts=4, head_dim=32),
+    "Mixtral": dict(num_local_experts=4, num_experts_per_tok=2),
+    "GptOss": dict(num_local_experts=4, num_experts_per_tok=3, head_dim=32),
+    "DeepseekV3": FEW
+    | dict(n_routed_experts=4, first_k_dense_replace=0, n_group=1, topk_group=1)
+    | dict(q_lora_rank=32, kv_lora_rank=32, v_head_dim=32)
+    | dict(qk_rope_head_dim=32, qk_nope_head_dim=32),
+}
+models = pytest.mark.parametrize("name", MODELS)
+HOME = "model.layers.0.mlp.experts"
+
+
+def model_of(name, **options):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SMALL | MODELS[name] | options)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).to(BF16).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(IDS).logits.float()
+
+
+def error(found, expected):
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def matrices(module):
+    """Up and down of transformers' module, (experts, N, K)."""
+    pair = module.gate_up_proj, module.down_proj
+    return [each.mT if module.is_transposed else each for each in pair]
+
+
+@models
+@pytest.mark.parametrize("scheme", ["fp8", "fp8-block", "int4"])
+def test_convert(name, scheme, capsys):
+    model = model_of(name)
+    expected, old = logits(model), model.get_submodule(HOME)
+    report = convert(model, scheme)
+    layer = model.get_submodule(HOME)
+    assert type(layer) is Experts and not layer.training and HOME in report.replaced
+    assert " and 1 of 1 mixtures of experts replaced" in capsys.readouterr().out
+    assert error(logits(model), expected) < 0.1
+    if scheme == "int4":
+        result = "Experts in bfloat16: Int4 has no product in groups"
+        assert result in repr(report)
+        assert all(layer.get_parameter(key) is x for key, x in old.named_parameters())
+        return
+    make = quantize.fp8 if scheme == "fp8" else lambda x: quantize.fp8(x, (128, 128))
+    for weights, of_all in zip((layer.up, layer.down), matrices(old), strict=True):
+        for weight, matrix in zip(weights, of_all, strict=True):
+            assert torch.equal(weight.dequantize(), make(matrix).dequantize())
+    if old.has_bias:
+        assert layer.down_proj_bias is old.down_proj_bias
+
+
+@models
+def test_plain_experts_compute_what_transformers_does(name):
+    model = model_of(name).float()
+    expected = logits(model)
+    report = convert(model, "int8", skip=("*_proj*", "lm_head"))
+    assert report.replaced == [HOME] and report.bytes_after == report.bytes_before
+    torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-5)
+    layer = model.get_submodule(HOME)
+    for each in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert repr(each) == repr(layer)
+    state = model_of(name).state_dict()
+    assert model.load_state_dict(state) and set(model.state_dict()) == set(state)
+
+
+def test_compiles_with_the_gate_of_gpt_oss():
+    model = model_of("GptOss")
+    convert(model, "fp8")
+    layer = model.get_submodule(HOME)
+    x, index = torch.randn(5, 64).to(BF16), torch.arange(15).view(5, 3) % 4
+    weights = torch.rand(5, 3)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(x, index, weights), layer(x, index, weights))
+
+
+def spoil_hook(model, layer):
+    layer.register_forward_hook(lambda *_: None)
+
+
+def spoil_norm(model, layer):
+    layer.has_post_expert_norm = True
+
+
+def spoil_parameter(model, layer):
+    layer.scale = nn.Parameter(torch.ones(1))
+
+
+def spoil_dtype(model, layer):
+    layer.down_proj = nn.Parameter(layer.down_proj.to(torch.float8_e4m3fn), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (spoil_hook, "has hooks"),
+        (spoil_norm, "has a norm behind each expert"),
+        (spoil_parameter, "has scale, too"),
+        (spoil_dtype, "its down_proj is torch.float8_e4m3fn"),
+    ],
+)
+def test_experts_that_stay(spoil, reason):
+    model = model_of("Mixtral")
+    old = model.get_submodule(HOME)
+    spoil(model, old)
+    report = convert(model, "fp8")
+    assert model.get_submodule(HOME) is old and reason in report.kept[HOME]
+
+
+def test_the_layer_in_an_own_model():
+    """Quantized if the scheme does, once; and without linear layers."""
+    model = nn.ModuleDict({"experts": Experts(torch.randn(2, 128, 64), torch.randn(2, 64, 64))})
+    report = convert(model, "int4")
+    assert report.kept == {"experts": "is torch.float32; call model.bfloat16() before"}
+    assert "[2, 128, 64]" in repr(report)
+    model["again"] = model["experts"]
+    report = convert(model, "fp8")
+    assert report.replaced == ["experts", "again"] and model["experts"] is model["again"]
+    assert model["experts"].formats == {"gate_up_proj": "Float8", "down_proj": "Float8"}
+    again = convert(model, "fp8")
+    assert again.replaced == [] and "Experts already (Float8)" in again.kept["experts"]
+
+
+def test_experts_that_share_a_weight_are_not_quantized():
+    up, down = nn.Parameter(torch.randn(2, 128, 64)), nn.Parameter(torch.randn(2, 64, 64))
+    model = nn.ModuleDict({"a": Experts(up, down), "b": Experts(up, down), "c": nn.Linear(64, 64)})
+    report = convert(model, "fp8")
+    assert report.replaced == ["c"] and "another module has its weight" in report.kept["a"]
