@@ -212,7 +212,7 @@ class CheckpointQuantizer(Quantizer):
             if mapping.find(name)[1] is not None:
                 raise ValueError(
                     f"{name} is a part of {mapping.find(name)[0]}, which from_pretrained cannot "
-                    "quantize; call cutlass_api.nn.load, which dequantizes it"
+                    "quantize; call cutlass_api.nn.load"
                 )
         ignored = {rf"^{re.escape(mapping.find(name)[0])}$" for name in unread}
         model._keys_to_ignore_on_load_unexpected |= ignored

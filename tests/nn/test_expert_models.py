@@ -6,46 +6,13 @@ import pickle
 import pytest
 import torch
 from cutlass_api import quantize
-from cutlass_api.nn import Experts, convert
+from cutlass_api.nn import Experts, convert, load
 from torch import nn
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
+from support.expert_models import BF16, HOME, MODELS, error, logits, model_of
 
-BF16 = torch.bfloat16
-IDS = torch.arange(24).view(2, 12) * 7 % 64
-SMALL = dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1)
-SMALL |= dict(num_attention_heads=2, num_key_value_heads=2)
-FEW = dict(num_experts_per_tok=2, moe_intermediate_size=96)
-#: Models whose experts differ in the file, or in memory: in layout, biases and gate.
-MODELS = {
-    "Qwen3Moe": FEW | dict(num_experts=4, head_dim=32),
-    "Mixtral": dict(num_local_experts=4, num_experts_per_tok=2),
-    "GptOss": dict(num_local_experts=4, num_experts_per_tok=3, head_dim=32),
-    "DeepseekV3": FEW
-    | dict(n_routed_experts=4, first_k_dense_replace=0, n_group=1, topk_group=1)
-    | dict(q_lora_rank=32, kv_lora_rank=32, v_head_dim=32)
-    | dict(qk_rope_head_dim=32, qk_nope_head_dim=32),
-}
 models = pytest.mark.parametrize("name", MODELS)
-HOME = "model.layers.0.mlp.experts"
-
-
-def model_of(name, **options):
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SMALL | MODELS[name] | options)
-    model = getattr(transformers, f"{name}ForCausalLM")(config).to(BF16).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.1)
-    return model
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(IDS).logits.float()
-
-
-def error(found, expected):
-    return ((found - expected).norm() / expected.norm()).item()
 
 
 def matrices(module):
@@ -154,3 +121,17 @@ def test_experts_that_share_a_weight_are_not_quantized():
     model = nn.ModuleDict({"a": Experts(up, down), "b": Experts(up, down), "c": nn.Linear(64, 64)})
     report = convert(model, "fp8")
     assert report.replaced == ["c"] and "another module has its weight" in report.kept["a"]
+
+
+@models
+def test_save_and_load(name, tmp_path):
+    model = model_of(name)
+    convert(model, "int4")
+    model.save_pretrained(tmp_path)
+    new = model_of(name)
+    load(new, tmp_path)
+    assert type(new.get_submodule(HOME)) is Experts
+    assert torch.equal(logits(new), logits(model))
+    convert(model, "fp8")
+    with pytest.raises(ValueError, match=rf"{HOME}: its experts are quantized; save model.state"):
+        model.save_pretrained(tmp_path)

@@ -65,6 +65,8 @@ def test_plain_checkpoints(tmp_path, name, tied):
     new = model_of(name, "meta", tie_word_embeddings=tied)
     report = load(new, tmp_path)
     assert (new.lm_head.weight is new.model.embed_tokens.weight) == tied == bool(report.tied)
+    if name in ("deepseek", "mixtral"):
+        model.set_experts_implementation("cutlass_api")
     assert torch.equal(logits(new), logits(model))
     assert not any(x.is_meta for x in (*new.parameters(), *new.buffers()))
 
@@ -93,11 +95,13 @@ def in_blocks(name, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["fp8", "fp8 e8m0"])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "deepseek"])
-def test_float8_in_blocks(tmp_path, name, kind, capsys):
+def test_float8_in_blocks(tmp_path, name, kind):
     expected = in_blocks(name, tmp_path, kind)
     report = load(new := model_of(name, "meta"), tmp_path)
     layers = replaced(new)
-    assert layers == set(report.quantized) and len(layers) == {"deepseek": 16}.get(name, 7)
+    experts = {key for key in report.quantized if ".experts." in key}
+    assert layers == set(report.quantized) - experts
+    assert len(layers) == {"deepseek": 16}.get(name, 7)
     assert all(new.get_submodule(name).activations == "fp8" for name in layers)
     for layer in layers:
         weight = new.get_submodule(layer).weight.dequantize(BF16)
@@ -105,9 +109,8 @@ def test_float8_in_blocks(tmp_path, name, kind, capsys):
     assert error(new, expected) < 0.03
     if name == "deepseek":
         assert new.model.layers[0].self_attn.kv_a_proj_with_mqa.weight.shape == (192, 128)
-        experts = new.model.layers[1].mlp.experts
-        assert torch.equal(experts.down_proj, expected.model.layers[1].mlp.experts.down_proj)
-        assert "dequantized: is a part of model.layers.1.mlp.experts" in capsys.readouterr().out
+        home = "model.layers.1.mlp.experts"
+        assert experts == {f"{home}.gate_up_proj", f"{home}.down_proj"}
         return
     # transformers dequantizes on a CPU, and blocks that are not partial rightly.
     if kind == "fp8" and find_spec("accelerate"):
@@ -130,7 +133,7 @@ def test_modules_that_compute_a_buffer_keep_what_is_loaded(tmp_path):
 
 
 def test_experts_without_their_scales_are_refused(tmp_path):
-    """transformers stacks the scales of experts, and not their weights, when it saves them."""
+    """Scales of all experts may lie beside weights apart, but not be missing."""
     model = model_of("deepseek")
     model.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -19,9 +20,11 @@ from cutlass_api.nn._layers import (
     unwrapped,
 )
 from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._load_experts import MERGING, Mixtures, merged, stack_of
 from cutlass_api.nn._names import Names, is_pretrained
 from cutlass_api.nn._report import Loading, bytes_of
 from cutlass_api.nn._save import attach
+from cutlass_api.nn._stacks import Stack, dequantized
 from cutlass_api.nn._stored import Reader, Stored, stored_layers
 from cutlass_api.nn._targets import Targets, describe
 from cutlass_api.weights import Weight
@@ -52,9 +55,13 @@ def load(
     The formats of layers are those of their tensors. A quantized layer replaces the
     ``torch.nn.Linear``, or transformers' Conv1D, by :class:`Linear`; if the checkpoint quantizes
     activations in 8 bits, so does the layer, with scales of each call instead of calibrated ones.
-    Where it cannot be replaced, as a subclass, or is an operand of a conversion, as an expert of
-    DeepSeek-V3, the weight is dequantized, and the report says so. Other tensors are converted to
-    the dtype that the model has. Shards are mapped, and each tensor is copied once to the model.
+    Where it cannot be replaced, as a subclass, or is an operand of a conversion, the weight is
+    dequantized, and the report says so. Other tensors are converted to the dtype that the model
+    has. Shards are mapped, and each tensor is copied once to the model.
+
+    Mixtures of experts of transformers' models become :class:`Experts`, unless :func:`convert`
+    would leave them. Their weights are quantized if the file has float8 weights, stacked or for
+    each expert, and quantizes activations alike; of other formats they are dequantized.
 
     Returns and prints a table of what the layers are now.
 
@@ -106,6 +113,7 @@ class Filling:
     ) -> None:
         self.model, self.checkpoint, self.reader = model, checkpoint, reader
         self.targets = Targets(model, device)
+        self.mixtures = Mixtures(model)
         self.names = Names(model, self.targets.expected)
         self.layers: dict[str, Stored] = {}
         self.tasks: dict[str, Task] = {}
@@ -124,8 +132,12 @@ class Filling:
         parts = {part for layer in self.layers.values() for part in layer.parts.values()}
         found = [*self.layers, *(name for name in headers if name not in parts)]
         unread = [name for name in unread if self.names.find(name)[0] not in self.targets.expected]
-        problems = []
+        expected = self.targets.expected
+        problems = self.mixtures.find_scales(headers, self.names, expected)
+        stacked = set(self.mixtures.scales.values())
         for name in found:
+            if name in stacked:
+                continue
             target, pattern = self.names.find(name)
             if target in self.targets.expected:
                 task = self.tasks.setdefault(target, Task(target))
@@ -135,7 +147,10 @@ class Filling:
                 if pattern is not None:
                     task.patterns[name] = pattern
                 if name not in self.layers:
-                    problems += self.targets.problems(name, target, headers[name], pattern is None)
+                    is_scaled = target in self.mixtures.scales
+                    problems += self.targets.problems(
+                        name, target, headers[name], pattern is None, is_scaled
+                    )
             elif name in unread or self.names.is_unneeded(target) or self._is_no_bias(name):
                 self.report.unread.append(name)
             else:
@@ -234,6 +249,7 @@ class Filling:
                 bar.step(task.target)
         if not failures:
             self._tie()
+            self.mixtures.replace()
             self.targets.finish(is_pretrained(self.model))
             place_side_by_side(self.model)
         self.report.tensors, self.report.bytes = len(order), bytes_of(self.model)
@@ -245,13 +261,16 @@ class Filling:
 
     def _files_of(self, task: Task) -> list[str]:
         """The names in the file that a task reads."""
+        scales = self.mixtures.scales.get(task.target)
         return [
             full
             for name in task.sources
             for full in (self.layers[name].parts.values() if name in self.layers else (name,))
-        ]
+        ] + ([scales] if scales is not None else [])
 
     def _fill(self, task: Task) -> None:
+        if task.target in self.mixtures.scales:
+            return self._fill_scaled(task)
         if task.patterns:
             return self._convert(task)
         (name,) = task.sources
@@ -283,21 +302,81 @@ class Filling:
         return matrix.t() if is_conv1d(module) else matrix
 
     def _convert(self, task: Task) -> None:
+        """Makes a tensor of several."""
+        read = {
+            name: self._read(self.layers[name], task.target)
+            for name in task.sources
+            if name in self.layers
+        }
+        weights = {name: weight for name, (weight, _) in read.items()}
+        is_quantized = len(read) == len(task.sources)
+        if is_quantized and self.mixtures.served(task.target, [*read.values()], self._merges(task)):
+            has_parts = len(set(task.patterns.values())) > 1
+            return self._stack(task, merged(weights, partial(self._merge, task), has_parts))
+        tensors = {}
+        for name in task.sources:
+            if name not in weights:
+                tensors[name] = self.checkpoint.read(name)
+                continue
+            tensors[name] = self._dequantized(task.target, weights.pop(name))
+            layer, reason = self.layers[name], f"is a part of {task.target}"
+            self.report.dequantized[layer.name] = (tensors[name].shape, reason)
+        for target, tensor in self._made_of(task, tensors).items():
+            self.targets.assign(target, tensor[0] if isinstance(tensor, list) else tensor)
+
+    def _merges(self, task: Task) -> bool:
+        """Whether the converter of a task does nothing but merge its operands."""
+        converter = self.names.converter(next(iter(task.patterns.values())))
+        return all(type(each).__name__ in MERGING for each in converter.operations)
+
+    def _made_of(self, task: Task, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """Runs a converter of transformers."""
         converter = self.names.converter(next(iter(task.patterns.values())))
         for name in self.names.sorted(task.sources):
-            if name in self.layers:
-                layer = self.layers[name]
-                weight, _ = self._read(layer, task.target)
-                tensor = self._dequantized(task.target, weight)
-                reason = f"is a part of {task.target}"
-                self.report.dequantized[layer.name] = (weight.shape, reason)
-            else:
-                tensor = self.checkpoint.read(name)
-            converter.add_tensor(task.target, name, task.patterns[name], tensor)
-        made = converter.convert(task.target, model=self.model, config=self.model.config)
-        for target, tensor in made.items():
-            self.targets.assign(target, tensor[0] if isinstance(tensor, list) else tensor)
+            converter.add_tensor(task.target, name, task.patterns[name], tensors[name])
+        made: dict[str, Any] = converter.convert(
+            task.target, model=self.model, config=self.model.config
+        )
+        return made
+
+    def _merge(self, task: Task, tensors: dict[str, Tensor]) -> Tensor:
+        (made,) = self._made_of(task, tensors).values()
+        tensor: Tensor = made[0] if isinstance(made, list) else made
+        return tensor
+
+    def _fill_scaled(self, task: Task) -> None:
+        """A stacked weight whose scales are one tensor: float8, or 16 bits and useless scales."""
+        device = self.targets.device_of(task.target)
+        tensors = {x: self.checkpoint.read(x).to(device, copy=True) for x in task.sources}
+        name = self.mixtures.scales[task.target]
+        scales = self.checkpoint.read(name).to(device, copy=True)
+        dtypes = {each.dtype for each in tensors.values()}
+        if dtypes == {torch.float8_e4m3fn}:
+            bits = {key: each.view(torch.uint8) for key, each in tensors.items()}
+            values = self._merge(task, bits) if task.patterns else bits.popitem()[1]
+            return self._stack(task, stack_of(values.view(torch.float8_e4m3fn), scales))
+        if torch.float8_e4m3fn in dtypes:
+            raise ValueError("some experts are float8_e4m3fn, and others are not")
+        self.report.unread.append(name)
+        merge = self._merge(task, tensors) if task.patterns else tensors.popitem()[1]
+        self.targets.assign(task.target, merge)
+
+    def _stack(self, task: Task, stack: Stack) -> None:
+        """Keeps a stack for the layer, or dequantizes it if the module stays."""
+        target, expected = task.target, self.targets.expected[task.target]
+        if stack.shape != expected.shape:
+            raise ValueError(
+                f"the file has {list(stack.shape)}, and the model {describe(expected)}"
+            )
+        reason = self.mixtures.weights[target]
+        if reason is None:
+            check_served(stack.weight(0), "fp8", expected.dtype)
+            self.mixtures.stacks[target] = stack
+            self.report.quantized[target] = (stack.shape, describe_weight(stack.weight(0), "fp8"))
+        else:
+            matrices = dequantized(stack.fields["values"], stack.fields["scales"], expected.dtype)
+            self.targets.assign(target, matrices)
+            self.report.dequantized[target] = (stack.shape, reason)
 
     def _tie(self) -> None:
         """Sets tensors that the file lacks to the value of others."""

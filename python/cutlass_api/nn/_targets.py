@@ -12,6 +12,7 @@ from cutlass_api._dtypes import FLOATS
 from cutlass_api.nn._checkpoints import Header, listed
 from cutlass_api.nn._layers import COMPILED, extents, is_conv1d, original, unfit
 from cutlass_api.nn._linear import Linear
+from cutlass_api.nn._mixture import Experts
 from cutlass_api.nn._names import INITIALIZED
 from cutlass_api.weights import Weight
 from cutlass_api.weights._adjacent import identity
@@ -29,7 +30,8 @@ class Targets:
         #: Names that have the same memory, and the name that was filled.
         self._names: dict[Any, list[str]] = defaultdict(list)
         self._filled: dict[Any, str] = {}
-        self._quantized: set[str] = set()
+        #: Names of quantized weights, each with its device.
+        self._quantized: dict[str, torch.device] = {}
         for name, module in model.named_modules(remove_duplicate=False):
             home = original(name)
             self._homes[id(module)].append(home)
@@ -39,9 +41,14 @@ class Targets:
         tensors = {**module._parameters, **module._buffers}
         if isinstance(module, Linear) and module.format is not None:
             weight = module.weight
-            self._quantized.add(f"{dot}weight")
+            self._quantized[f"{dot}weight"] = weight.device
             matrix = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
             tensors = {"weight": matrix, **module._parameters}
+        if isinstance(module, Experts):
+            tensors = dict(module._parameters)
+            for name, stack in module.stacks().items():
+                self._quantized[dot + name] = stack.fields["values"].device
+                tensors[name] = torch.empty(stack.shape, dtype=torch.bfloat16, device="meta")
         for name, tensor in tensors.items():
             if is_lazy(tensor):
                 raise ValueError(
@@ -73,12 +80,15 @@ class Targets:
 
     def device_of(self, target: str) -> torch.device:
         tensor = self.expected[target]
-        if target in self._quantized:
-            tensor = self.owner(target).values
-        return self.device if tensor.is_meta else tensor.device
+        device = self._quantized.get(target, tensor.device)
+        return self.device if device.type == "meta" else device
 
-    def problems(self, name: str, target: str, header: Header, is_value: bool) -> list[str]:
-        """Why a tensor of the file is not a value of one of the model, or an operand of one."""
+    def problems(
+        self, name: str, target: str, header: Header, is_value: bool, is_scaled: bool
+    ) -> list[str]:
+        """Why a tensor of the file is not a value of one of the model, or an operand of one.
+        ``is_scaled``: whether scales of the target lie in another tensor.
+        """
         tensor = self.expected[target]
         alike = {header.dtype, tensor.dtype} <= {*FLOATS, torch.float64}
         reason = None
@@ -88,6 +98,8 @@ class Targets:
             reason = "is a DTensor; load before you shard"
         elif is_value and header.shape != tuple(tensor.shape):
             reason = f"is {describe(tensor)}"
+        elif is_scaled and header.dtype is torch.float8_e4m3fn:
+            reason = None
         elif header.dtype != tensor.dtype and not alike:
             reason = f"is {describe(tensor)}"
             if header.dtype is torch.float8_e4m3fn:

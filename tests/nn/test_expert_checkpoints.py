@@ -1,0 +1,163 @@
+"""Mixtures of experts in checkpoints: what ``cutlass_api.nn.load`` makes of them."""
+
+import pytest
+import torch
+from cutlass_api import quantize
+from cutlass_api.nn import Experts, load
+from support.checkpoint_files import BLOCKS, KINDS, quantized, write
+
+pytest.importorskip("transformers")
+from safetensors.torch import load_file
+from support.expert_models import BF16, HOME, MODELS, error, logits, model_of
+
+E4M3 = torch.float8_e4m3fn
+#: Those whose experts lie in the file one by one.
+APART = ("Qwen3Moe", "Mixtral", "DeepseekV3")
+#: Of gate, a multiple of the block, and another number.
+WIDTHS = {"whole blocks": 128, "partial blocks": 96}
+widths = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+
+
+def sized(name, width, device="cpu"):
+    """A model whose experts have this width."""
+    key = "intermediate_size" if name == "Mixtral" else "moe_intermediate_size"
+    with torch.device(device):
+        return model_of(name, **{key: width})
+
+
+def saved(model, folder, **options):
+    """The tensors of the checkpoint that transformers writes."""
+    model.save_pretrained(folder, **options)
+    return load_file(folder / "model.safetensors")
+
+
+def filled(name, width, folder):
+    """A model on meta, filled from a folder, and the report."""
+    new = sized(name, width, "meta")
+    report = load(new, folder)
+    assert not any(x.is_meta for x in (*new.parameters(), *new.buffers()))
+    assert type(new.get_submodule(HOME)) is Experts
+    return new, report
+
+
+@pytest.mark.parametrize("is_stacked", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_sixteen_bits(name, is_stacked, tmp_path):
+    model = model_of(name)
+    state = saved(model, tmp_path, save_original_format=not is_stacked)
+    assert any("experts.0." in key for key in state) == (name in APART and not is_stacked)
+    with torch.device("meta"):
+        new = model_of(name)
+    load(new, tmp_path)
+    layer, old = new.get_submodule(HOME), model.get_submodule(HOME)
+    assert type(layer) is Experts
+    for key, parameter in layer.named_parameters():
+        assert torch.equal(parameter, old.get_parameter(key)) and parameter.requires_grad
+    model.set_experts_implementation("eager")
+    assert error(logits(new), logits(model)) < 0.02
+
+
+@widths
+@pytest.mark.parametrize("kind", ["fp8", "fp8 e8m0", "fp8 rows e8m0", "fp8 tensor"])
+@pytest.mark.parametrize("name", APART)
+def test_scales_of_each_expert(name, kind, width, tmp_path):
+    """As in released checkpoints."""
+    model = sized(name, width)
+    state = saved(model, tmp_path)
+    layers = [key[:-7] for key in state if ".experts." in key]
+    stored, expected = quantized(state, KINDS[kind], layers)
+    load(model, write(tmp_path / "plain", expected))
+    write(tmp_path, stored, KINDS[kind].quantization)
+    new, report = filled(name, width, tmp_path)
+    check(new, model, report)
+
+
+def check(new, model, report):
+    """Compares with a model that has the dequantized matrices."""
+    layer, old = new.get_submodule(HOME), model.get_submodule(HOME)
+    assert report.quantized.keys() == {f"{HOME}.gate_up_proj", f"{HOME}.down_proj"}
+    assert not report.dequantized and "Float8, a scale for each" in repr(report)
+    for weights, matrices in ((layer.up, old.up), (layer.down, old.down)):
+        found = torch.stack([weight.dequantize(BF16) for weight in weights])
+        assert torch.equal(found, matrices)
+    assert error(logits(new), logits(model)) < 0.05
+
+
+@widths
+@pytest.mark.parametrize("is_stacked", [False, True])
+@pytest.mark.parametrize("name", APART)
+def test_scales_of_all_experts(name, is_stacked, width, tmp_path):
+    """As transformers saves them: scales of gate and up together, also beside weights apart."""
+    model = sized(name, width)
+    layer = model.get_submodule(HOME)
+    folder, scales = tmp_path / "stored", {}
+    for key, parameter in list(layer.named_parameters()):
+        each = [quantize.fp8(matrix, (128, 128)) for matrix in parameter]
+        scales[f"{HOME}.{key}_scale_inv"] = torch.stack([weight.scales for weight in each])
+        parameter.data = torch.stack([weight.values.float() for weight in each]).to(BF16)
+    state = saved(model, folder, save_original_format=not is_stacked)
+    is_expert = [key for key in state if ".experts." in key]
+    state |= {key: state[key].to(E4M3) for key in is_expert}
+    if name == "Mixtral" and not is_stacked:
+        scales = {key.replace(".mlp.", ".block_sparse_moe."): x for key, x in scales.items()}
+    write(folder, state | scales, BLOCKS)
+    new, report = filled(name, width, folder)
+    for key, parameter in layer.named_parameters():
+        scale = scales[next(each for each in scales if key in each)]
+        wide = scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
+        _, n, k = parameter.shape
+        parameter.data = (parameter.data.float() * wide[:, :n, :k]).to(BF16)
+    load(model, write(tmp_path / "plain", saved(model, tmp_path / "plain")))
+    check(new, model, report)
+
+
+def test_other_formats_are_dequantized(tmp_path):
+    model = sized("Qwen3Moe", 128)
+    state = saved(model, tmp_path)
+    layers = [key[:-7] for key in state if ".experts." in key]
+    stored, expected = quantized(state, KINDS["gptq"], layers)
+    load(model, write(tmp_path / "plain", expected))
+    write(tmp_path, stored, KINDS["gptq"].quantization)
+    new, report = filled("Qwen3Moe", 128, tmp_path)
+    assert report.dequantized[layers[0]][1].startswith(f"is a part of {HOME}.")
+    assert torch.equal(logits(new), logits(model))
+
+
+def test_modules_that_stay_are_dequantized(tmp_path):
+    model = sized("Qwen3Moe", 128)
+    state = saved(model, tmp_path)
+    layers = [key[:-7] for key in state if ".experts." in key]
+    stored, _ = quantized(state, KINDS["fp8"], layers)
+    write(tmp_path, stored, BLOCKS)
+    home = model.get_submodule(HOME)
+    home.register_forward_hook(lambda *_: None)
+    report = load(model, tmp_path)
+    assert model.get_submodule(HOME) is home and not report.quantized
+    assert len(report.dequantized) == len(layers)
+
+
+def test_what_is_refused(tmp_path):
+    model = sized("Qwen3Moe", 128)
+    state = saved(model, tmp_path, save_original_format=False)
+    name = f"{HOME}.down_proj"
+    stored = state | {name: state[name].to(E4M3), f"{name}_scale_inv": torch.ones(4, 3, 1)}
+    write(tmp_path, stored, BLOCKS)
+    with pytest.raises(
+        ValueError, match=r"_scale_inv float32 \[4, 3, 1\]: .*scales has shape \[3, 1"
+    ):
+        load(model, tmp_path)
+    stored[f"{name}_scale_inv"] = torch.ones(3, 1, 1)
+    write(tmp_path, stored, BLOCKS)
+    with pytest.raises(ValueError, match=r"\[3, 1, 1\]: the weight has 4 experts"):
+        load(model, tmp_path)
+    write(tmp_path, {**state, name: stored[name]}, BLOCKS)
+    with pytest.raises(ValueError, match=f"{name} float8_e4m3fn .*no scale beside it"):
+        load(model, tmp_path)
+    # Scales of a weight in 16 bits mean nothing.
+    write(tmp_path, {**state, f"{name}_scale_inv": torch.ones(4, 1, 1)}, BLOCKS)
+    report = load(model, tmp_path)
+    assert report.unread == [f"{name}_scale_inv"] and not report.quantized
+    write(tmp_path, {**state, name: stored[name], f"{name}_scale_inv": torch.ones(4, 1, 1)}, BLOCKS)
+    load(model, tmp_path)
+    with pytest.raises(ValueError, match=rf"{name}.* is quantized already; load before"):
+        load(model, tmp_path)
