@@ -11,6 +11,7 @@ from cutlass_api.nn import Experts
 from torch import nn
 
 EXPERTS, HIDDEN, INNER, TOKENS, TOP_K = 4, 64, 96, 12, 3
+BF16 = torch.bfloat16
 silu, gelu = nn.functional.silu, nn.functional.gelu
 
 
@@ -147,11 +148,11 @@ def test_float8(name):
 
 def test_fields_keep_their_dtypes():
     layer, _ = float8("row")
-    hidden, index, weights = inputs(torch.bfloat16)
-    half = copy.deepcopy(layer).to(torch.bfloat16)
+    hidden, index, weights = inputs(BF16)
+    half = copy.deepcopy(layer).to(BF16)
     assert half.gate_up_proj_values.dtype is torch.float8_e4m3fn
     assert half.down_proj_scales.dtype is torch.float32
-    assert half(hidden, index, weights).dtype is torch.bfloat16
+    assert half(hidden, index, weights).dtype is BF16
     state = layer.state_dict() | {"down_proj_values": layer.down_proj_values.float()}
     with pytest.raises(RuntimeError, match=r"down_proj_values is torch.float32, and the layer has"):
         half.load_state_dict(state)
@@ -191,10 +192,10 @@ def test_one_graph(is_quantized):
 def test_autocast():
     hidden, index, weights = inputs()
     # Of float32, other values are rounded to float8.
-    bounds = {float8("row")[0]: 0.05, Experts(*matrices(dtype=torch.bfloat16)): 0.001}
+    bounds = {float8("row")[0]: 0.05, Experts(*matrices(dtype=BF16)): 0.001}
     for layer, bound in bounds.items():
         wanted = layer(hidden.bfloat16(), index, weights)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", BF16):
             found = layer(hidden, index, weights)
         assert found.dtype is torch.float32 and error(found, wanted) < bound
 
@@ -206,6 +207,29 @@ def test_no_tokens(is_quantized):
     out = layer(hidden[:0], index[:0], weights[:0])
     assert out.shape == (0, 4, HIDDEN)
     assert not layer(hidden, torch.full_like(index, EXPERTS), weights).any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [None, *FORMATS])
+def test_on_a_gpu(name):
+    """Also in a graph whose replay routes otherwise."""
+    layer = Experts(*matrices(dtype=BF16)) if name is None else float8(name)[0]
+    hidden, index, weights = inputs(BF16)
+    wanted = results(lambda: layer(hidden, index, weights), [hidden, weights])
+    layer = layer.cuda()
+    x, chosen, factors = (each.detach().cuda() for each in (hidden, index, weights))
+    tensors = [x.requires_grad_(), factors.requires_grad_()]
+    found = results(lambda: layer(x, chosen, factors), tensors)
+    for each, other in zip(found, wanted, strict=True):
+        assert error(each.cpu(), other) < (0.01 if name is None else 0.05)
+    with torch.no_grad():
+        graph = torch.cuda.CUDAGraph()
+        layer(x, chosen, factors)
+        with torch.cuda.graph(graph):
+            captured = layer(x, chosen, factors)
+        chosen.copy_(chosen.flip(0))
+        graph.replay()
+        assert torch.equal(captured, layer(x, chosen, factors))
 
 
 def test_repr():

@@ -40,6 +40,11 @@ class Routing(NamedTuple):
     rows: Tensor
     offsets: Tensor
 
+    @property
+    def tokens(self) -> Tensor:
+        """The token of each row."""
+        return self.slots // self.rows.shape[1]
+
     def of_rows(self, values: Tensor) -> Tensor:
         """The value of each row's expert; zeros behind the last group, which have no gradient."""
         count = values.shape[0]
@@ -150,7 +155,7 @@ def launch(values: Tensor, weights: Tensor | None, routing: Routing) -> Tensor:
 
 def of_tokens(values: Tensor, routing: Routing) -> Tensor:
     """The value of each row's token."""
-    return values[routing.slots // routing.rows.shape[1]]
+    return values[routing.tokens]
 
 
 def of_slots(values: Tensor, routing: Routing) -> Tensor:
@@ -190,11 +195,18 @@ class Gate(NamedTuple):
         return gate, up
 
 
-def linear(input: Tensor, weight: Matrices, bias: Tensor | None, routing: Routing) -> Tensor:
-    """Each group's rows times its matrix of ``weight``, plus its row of ``bias``."""
+def linear(
+    input: Tensor,
+    weight: Matrices,
+    bias: Tensor | None,
+    routing: Routing,
+    numbers: Tensor | None = None,
+) -> Tensor:
+    """Each group's rows times its matrix of ``weight``, plus its row of ``bias``. ``numbers``: as
+    for :meth:`Stack.multiply`, which then gathers what it has quantized."""
     out: Tensor
     if isinstance(weight, Stack):
-        out = weight.multiply(input, routing.offsets)
+        out = weight.multiply(input, routing.offsets, numbers)
         return out if bias is None else out + routing.of_rows(bias)
     out = OPS.grouped_mm(input, weight, routing.offsets, bias)
     return out
@@ -205,14 +217,15 @@ def activated(
     up: tuple[Matrices, Tensor | None],
     routing: Routing,
     activate: Callable[[Tensor], Tensor] | Gate,
+    numbers: Tensor | None,
 ) -> Tensor:
     """activate(up(rows)). Without a gradient, which needs the argument of the activation, gate and
     up are one launch if each column of the weight is contiguous, as kernels require."""
     weight, bias = up
     if not isinstance(activate, Gate):
-        return activate(linear(rows, weight, bias, routing))
+        return activate(linear(rows, weight, bias, routing, numbers))
     if isinstance(weight, Stack) or weight.stride(-2) != 1 or needs_gradient(rows, weight, bias):
-        gate, other = activate.split(linear(rows, weight, bias, routing))
+        gate, other = activate.split(linear(rows, weight, bias, routing, numbers))
         return evaluate(_epilogues.gated(activate.activation), gate, [other])
     biases = (None, None) if bias is None else activate.split(bias)
     out: Tensor = OPS.grouped_gated_mm(
@@ -247,8 +260,12 @@ def experts(
     Raises ValueError as :func:`route` does.
     """
     routing = route(index, len(up[0].fields["values"] if isinstance(up[0], Stack) else up[0]))
-    rows = Gather.apply(tokens, *routing)
-    rows = linear(activated(rows, up, routing, activate), *down, routing)
+    numbers = None
+    if isinstance(up[0], Stack) and not needs_gradient(tokens):
+        rows, numbers = tokens, routing.tokens
+    else:
+        rows = Gather.apply(tokens, *routing)
+    rows = linear(activated(rows, up, routing, activate, numbers), *down, routing)
     if finish is not None:
         rows = finish(rows)
     result: Tensor = Combine.apply(rows, weights, *routing)

@@ -38,17 +38,19 @@ class Stack(NamedTuple):
         """Those of all experts."""
         return [self.weight(expert) for expert in range(len(self.fields["values"]))]
 
-    def multiply(self, rows: Tensor, offsets: Tensor) -> Tensor:
-        """Each group's rows (rows, K) times its matrix, transposed: (rows, N)."""
-        return PRODUCTS[self.format].multiply(rows, self.fields, offsets)
+    def multiply(self, rows: Tensor, offsets: Tensor, numbers: Tensor | None = None) -> Tensor:
+        """Each group's rows (rows, K) times its matrix, transposed: (rows, N). ``numbers``: those
+        of the groups' rows among ``rows``; None: all, in order.
+        """
+        return PRODUCTS[self.format].multiply(rows, self.fields, offsets, numbers)
 
 
 class Product(NamedTuple):
-    """A product in groups: ``multiply(rows, fields, offsets)``, with activations as those of
-    :class:`Linear`.
+    """A product in groups: ``multiply(rows, fields, offsets, numbers)``, with activations as those
+    of :class:`Linear`.
     """
 
-    multiply: Callable[[Tensor, dict[str, Tensor], Tensor], Tensor]
+    multiply: Callable[[Tensor, dict[str, Tensor], Tensor, Tensor | None], Tensor]
     activations: str | None
 
 
@@ -96,12 +98,14 @@ def stacked_tensors(tensors: Sequence[Tensor]) -> Tensor:
 # ---- Float8 --------------------------------------------------------------------------------------
 
 
-def multiply_float8(rows: Tensor, fields: dict[str, Tensor], offsets: Tensor) -> Tensor:
+def multiply_float8(
+    rows: Tensor, fields: dict[str, Tensor], offsets: Tensor, numbers: Tensor | None
+) -> Tensor:
     """Rows are quantized in this call, by one kernel, as ``activations="fp8"`` of
-    :class:`Linear`.
+    :class:`Linear`, and then gathered.
     """
     dtype = _activations.output_dtype(rows)
-    operands = (rows, fields["values"], fields["scales"], offsets, dtype)
+    operands = (rows, fields["values"], fields["scales"], offsets, numbers, dtype)
     if torch.is_grad_enabled() and rows.requires_grad:
         out: Tensor = Float8Product.apply(*operands)
         return out
@@ -109,18 +113,28 @@ def multiply_float8(rows: Tensor, fields: dict[str, Tensor], offsets: Tensor) ->
 
 
 def float8_product(
-    rows: Tensor, values: Tensor, scales: Tensor, offsets: Tensor, dtype: torch.dtype
+    rows: Tensor,
+    values: Tensor,
+    scales: Tensor,
+    offsets: Tensor,
+    numbers: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     of_one = scales[0] if scales.dim() > 1 else scales.reshape(-1)[0]
     format = _activations.format_of("fp8", values[0], of_one)
     a, scale = OPS.quantize(rows, torch.float8_e4m3fn, format.scales.block())
+    if numbers is not None:
+        a = a.view(torch.uint8)[numbers].view(a.dtype)
+        scale = scale[numbers]
     scale_b = scales.mT if scales.dim() > 1 else scales
     out: Tensor = OPS.scaled_grouped_mm(a, values.mT, scale, scale_b, offsets, dtype, False)
     return out
 
 
 class Float8Product(torch.autograd.Function):
-    """The gradient of the rows is that of the product without quantization of the rows."""
+    """The gradient of the rows is that of the product without quantization of the rows. Without
+    numbers: `_experts.Gather` has a gradient.
+    """
 
     @staticmethod
     def forward(*operands: Any) -> Tensor:
@@ -128,7 +142,7 @@ class Float8Product(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        rows, *saved, _ = inputs
+        rows, *saved, _, _ = inputs
         ctx.save_for_backward(*saved)
         ctx.dtype = rows.dtype
 
@@ -138,7 +152,7 @@ class Float8Product(torch.autograd.Function):
         (grad,) = grads
         grad = grad.to(ctx.dtype)
         matrices = dequantized(values, scales, grad.dtype)
-        return OPS.grouped_mm(grad, matrices, offsets, zero_rest=True), *(None,) * 4
+        return OPS.grouped_mm(grad, matrices, offsets, zero_rest=True), *(None,) * 5
 
 
 def dequantized(values: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
