@@ -30,7 +30,7 @@ def test_convert(name, scheme, capsys):
     layer = model.get_submodule(HOME)
     assert type(layer) is Experts and not layer.training and HOME in report.replaced
     assert " and 1 of 1 mixtures of experts replaced" in capsys.readouterr().out
-    assert error(logits(model), expected) < 0.1
+    assert error(logits(model), expected) < (0.2 if scheme == "int4" else 0.1)
     if scheme == "int4":
         result = "Experts in bfloat16: Int4 has no product in groups"
         assert result in repr(report)

@@ -187,6 +187,8 @@ def test_one_graph(is_quantized):
     found = results(lambda: compiled(hidden, index, weights), of)
     for each, wanted in zip(found, results(lambda: layer(hidden, index, weights), of), strict=True):
         torch.testing.assert_close(each, wanted, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(hidden, index, weights), found[0], rtol=1e-4, atol=1e-5)
 
 
 def test_autocast():

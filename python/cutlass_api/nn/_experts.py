@@ -260,13 +260,20 @@ def experts(
     Raises ValueError as :func:`route` does.
     """
     routing = route(index, len(up[0].fields["values"] if isinstance(up[0], Stack) else up[0]))
+    # PyTorch 2.11 compiles no autograd.Function of variable arguments without a gradient.
     numbers = None
-    if isinstance(up[0], Stack) and not needs_gradient(tokens):
+    if needs_gradient(tokens):
+        rows = Gather.apply(tokens, *routing)
+    elif isinstance(up[0], Stack):
         rows, numbers = tokens, routing.tokens
     else:
-        rows = Gather.apply(tokens, *routing)
+        rows = of_tokens(tokens, routing)
     rows = linear(activated(rows, up, routing, activate, numbers), *down, routing)
     if finish is not None:
         rows = finish(rows)
-    result: Tensor = Combine.apply(rows, weights, *routing)
+    result: Tensor
+    if needs_gradient(rows, weights):
+        result = Combine.apply(rows, weights, *routing)
+    else:
+        result = add_slots(rows, weights, routing)
     return result.to(tokens.dtype)
