@@ -116,6 +116,12 @@ def test_the_layer_in_an_own_model():
     assert again.replaced == [] and "Experts already (Float8)" in again.kept["experts"]
 
 
+def test_a_model_that_is_a_mixture_is_refused():
+    layer = Experts(torch.randn(2, 128, 64), torch.randn(2, 64, 64))
+    with pytest.raises(ValueError, match="the model is itself a mixture of experts"):
+        convert(layer, "fp8")
+
+
 def test_experts_that_share_a_weight_are_not_quantized():
     up, down = nn.Parameter(torch.randn(2, 128, 64)), nn.Parameter(torch.randn(2, 64, 64))
     model = nn.ModuleDict({"a": Experts(up, down), "b": Experts(up, down), "c": nn.Linear(64, 64)})

@@ -93,6 +93,11 @@ def convert(
             "convert: the model is itself a linear layer, which cannot be replaced in place; pass "
             "cutlass_api.nn.Linear a weight of cutlass_api.quantize"
         )
+    if any(not mixture.name for mixture in mixtures):
+        raise ValueError(
+            "convert: the model is itself a mixture of experts, which cannot be replaced in place; "
+            "pass cutlass_api.nn.Experts weights of cutlass_api.quantize"
+        )
     before = bytes_of(model)
     report = Conversion(scheme, layers, before, before, mixtures)
     kinds = (Linear, Experts)

@@ -44,7 +44,8 @@ class Mixtures:
                 continue
             if not (module.transposed if is_own else module.is_transposed):
                 dot = f"{original(home)}." if home else ""
-                self.weights |= {dot + name: unfit(module) for name in layers_of(module)}
+                reason = unfit(module) if home else "is the model itself"
+                self.weights |= {dot + name: reason for name in layers_of(module)}
 
     def find_scales(
         self, headers: Mapping[str, Header], names: Names, expected: Mapping[str, Tensor]
