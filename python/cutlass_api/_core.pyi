@@ -208,7 +208,8 @@ class ScaledTensor(KernelOperand):
     ) -> ScaledTensor:
         """A weight as B (K, N). `values`: (N, K) of 8 bits, or the int32 words (N, K / 32, 4) of
         elements of 4 bits whose type `element` names. `scale`, `zero`: (N, K / group).
-        `factor`: of the sums, (N, 1) or (1, 1).
+        `factor`: of the sums, (N, 1) or (1, 1). A stack of weights as B (G, K, N) has a
+        leading G everywhere, and words (G, N, K / 8).
         """
     @property
     def shape(self) -> tuple[int, ...]:
@@ -432,12 +433,11 @@ class EpilogueArguments:
 
     A parameter takes a number, which each launch passes to the kernel, or a tensor of any
     dtype and strides. The tensor has the output's shape, or extent 1 in the dimensions along
-    which it is broadcast: (1, N), (N,), (M, 1), or a single element. In a GEMM with groups
-    along M, a tensor of shape (G, 1, N) or (G, 1, 1) has a row or an element for each group,
-    such as a bias. An output takes a writable tensor of the output's shape. Behind a GEMM,
-    the tensor of a reduction such as `sum(x, dim)` or `max(x, dim)` has extent 1 in the
-    reduced dimensions, or omits them: (M, 1) or (M,) for dim=-1. `D` is normally the tensor
-    that the operation's arguments call `out`. If the two differ, the kernel writes `D`.
+    which it is broadcast: (1, N), (N,), (M, 1), or a single element. An output takes a
+    writable tensor of the output's shape. Behind a GEMM, the tensor of a reduction such as
+    `sum(x, dim)` or `max(x, dim)` has extent 1 in the reduced dimensions, or omits them: (M,
+    1) or (M,) for dim=-1. `D` is normally the tensor that the operation's arguments call
+    `out`. If the two differ, the kernel writes `D`.
 
     Behind a GEMM of a list of matrices B, a parameter also takes a list of contiguous vectors
     (N_i,) of one dtype, one for the columns of each matrix.

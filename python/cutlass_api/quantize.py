@@ -29,6 +29,8 @@ layouts that products take. It is one kernel on a GPU (two for :func:`per_tensor
 The kernels are in ``kernels/quantize.cuh``. Importing this module imports torch.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -48,6 +50,7 @@ from cutlass_api.weights._scales import (
     WIDE_BLOCK,
     Scales,
 )
+from cutlass_api.weights._stacks import Form, stack
 
 E4M3 = torch.float8_e4m3fn
 #: What :func:`per_block` serves.
@@ -193,8 +196,9 @@ def _group(input: Tensor, group: int) -> Scales:
 def int4(weight: Tensor, group: int | None = 128) -> Int4:
     """Integers of 4 bits, -8 to 7, with a scale for each ``group`` elements of a row.
 
-    - ``weight``: (N, K) in float32, float16, bfloat16 or float64 on any device. K is a multiple of
-      32. The same holds for the other functions that return a weight.
+    - ``weight``: (N, K) in float32, float16, bfloat16 or float64 on any device; or (G, N, K), as
+      the experts of a layer, which yields a stack of weights. K is a multiple of 32. The same holds
+      for the other functions that return a weight.
     - ``group``: 32, 64 or 128. The last group may be partial. None or -1: all of K.
     - A scale is the largest magnitude of its group over 7.5, rounded to the dtype of ``weight``, or
       from float64 to float32. An element is the quotient by the rounded scale, rounded to nearest
@@ -203,7 +207,8 @@ def int4(weight: Tensor, group: int | None = 128) -> Int4:
 
     Raises ValueError for other weights and groups.
     """
-    return Int4._quantized(_matrix("int4", weight), _depth("int4", group))
+    depth = _depth("int4", group)
+    return _each("int4", weight, lambda matrix: Int4._quantized(matrix, depth))
 
 
 def uint4(weight: Tensor, group: int | None = 128) -> UInt4:
@@ -213,7 +218,8 @@ def uint4(weight: Tensor, group: int | None = 128) -> UInt4:
     The scale is the range of its group, which includes 0, over 15. The zero point is
     ``-min / scale``, rounded to nearest even, so that zeros are exact. Otherwise as :func:`int4`.
     """
-    return UInt4._quantized(_matrix("uint4", weight), _depth("uint4", group))
+    depth = _depth("uint4", group)
+    return _each("uint4", weight, lambda matrix: UInt4._quantized(matrix, depth))
 
 
 def mxfp4(weight: Tensor) -> MXFP4:
@@ -223,7 +229,7 @@ def mxfp4(weight: Tensor) -> MXFP4:
     Formats (MX) Specification 1.0, for the largest power of two of float4_e2m1fn, 4. Elements are
     rounded to nearest even, and saturate at 6. Otherwise as :func:`int4`.
     """
-    return MXFP4._quantized(_matrix("mxfp4", weight), MX.depth)
+    return _each("mxfp4", weight, lambda matrix: MXFP4._quantized(matrix, MX.depth))
 
 
 def nvfp4(weight: Tensor) -> NVFP4:
@@ -237,7 +243,7 @@ def nvfp4(weight: Tensor) -> NVFP4:
     scales ModelOpt makes NaN. A matrix that contains NaN or infinity dequantizes to NaN. Otherwise
     as :func:`int4`.
     """
-    return NVFP4._quantized(_matrix("nvfp4", weight), 16)
+    return _each("nvfp4", weight, lambda matrix: NVFP4._quantized(matrix, 16))
 
 
 def fp8(weight: Tensor, block: str | tuple[int, int] = "row") -> Float8:
@@ -250,7 +256,8 @@ def fp8(weight: Tensor, block: str | tuple[int, int] = "row") -> Float8:
     if block not in shared:
         served = ", ".join(map(repr, shared))
         raise refuse("quantize", f"block is {block!r}; pass one of {served}")
-    return Float8(*_quantize(_served(_matrix("fp8", weight)), E4M3, shared[block]))
+    scales = shared[block]
+    return _each("fp8", weight, lambda matrix: Float8(*_quantize(_served(matrix), E4M3, scales)))
 
 
 def int8(weight: Tensor, group: int | None = None) -> Int8:
@@ -259,9 +266,13 @@ def int8(weight: Tensor, group: int | None = None) -> Int8:
 
     ``group``: 32, 64 or 128. None or -1: all of K. Raises ValueError as :func:`int4`.
     """
-    matrix = _served(_matrix("int8", weight))
     depth = _depth("int8", group)
-    return Int8(*_quantize(matrix, torch.int8, ROW if depth == WHOLE else _group(matrix, depth)))
+
+    def quantized(matrix: Tensor) -> Int8:
+        scales = ROW if depth == WHOLE else _group(matrix, depth)
+        return Int8(*_quantize(_served(matrix), torch.int8, scales))
+
+    return _each("int8", weight, quantized)
 
 
 def _served(matrix: Tensor) -> Tensor:
@@ -269,17 +280,21 @@ def _served(matrix: Tensor) -> Tensor:
     return matrix.float() if matrix.dtype is torch.float64 else matrix
 
 
-def _matrix(name: str, weight: Tensor) -> Tensor:
-    if weight.dim() != 2 or weight.dtype not in (torch.float64, *FLOATS):
+def _each(name: str, weight: Tensor, quantized: Callable[[Tensor], Form]) -> Form:
+    """A matrix (N, K) as a weight; those of (G, N, K), one by one, as a stack."""
+    is_stack = weight.dim() == 3 and weight.shape[0] > 0
+    if not (is_stack or weight.dim() == 2) or weight.dtype not in (torch.float64, *FLOATS):
         raise refuse(
             "quantize",
-            f"{name} of {weight.dtype} {list(weight.shape)}; pass a matrix in {names(FLOATS)}",
+            f"{name} of {weight.dtype} {list(weight.shape)}; pass a matrix in {names(FLOATS)}, or "
+            "several behind each other",
         )
-    if weight.shape[1] % 32:
+    if weight.shape[-1] % 32:
         raise refuse(
-            "quantize", f"{name} of K = {weight.shape[1]}; pad K with zeros to a multiple of 32"
+            "quantize", f"{name} of K = {weight.shape[-1]}; pad K with zeros to a multiple of 32"
         )
-    return weight.detach()
+    weight = weight.detach()
+    return stack([quantized(each) for each in weight]) if is_stack else quantized(weight)
 
 
 def _depth(name: str, group: int | None) -> int:

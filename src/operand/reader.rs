@@ -33,8 +33,9 @@ enum TensorReader {
     DlpackMethod,
     /// torch's `FakeTensor`: shape, strides, type and device, without memory.
     FakeTensor,
-    /// A weight (N, K) of this type of 4 bits, in int32 words of eight elements, read as (K, N).
-    Packed(DType),
+    /// A weight (N, K) of this type of 4 bits, in int32 words of eight elements, read as (K, N); a
+    /// stack of weights as (G, K, N).
+    Packed { dtype: DType, is_stack: bool },
 }
 
 impl TensorReader {
@@ -42,7 +43,9 @@ impl TensorReader {
         match self {
             TensorReader::Torch(torch) => Some(torch.exchange),
             TensorReader::ExchangeTable(api) => Some(api),
-            TensorReader::DlpackMethod | TensorReader::FakeTensor | TensorReader::Packed(_) => None,
+            TensorReader::DlpackMethod | TensorReader::FakeTensor | TensorReader::Packed { .. } => {
+                None
+            }
         }
     }
 }
@@ -179,14 +182,16 @@ impl Operand {
     }
 
     /// Wraps the int32 words (N, K / 32, 4) of a weight of elements of 4 bits, in the order of
-    /// [`DType::packed_place`], as (K, N).
+    /// [`DType::packed_place`], as (K, N). `is_stack`: the words (G, N, K / 8) of several weights,
+    /// as (G, K, N).
     pub fn packed(
         name: &'static str,
         words: &Bound<'_, PyAny>,
         dtype: DType,
+        is_stack: bool,
     ) -> PyResult<(Operand, View)> {
-        let operand =
-            Operand { name, object: words.clone().unbind(), reader: TensorReader::Packed(dtype) };
+        let reader = TensorReader::Packed { dtype, is_stack };
+        let operand = Operand { name, object: words.clone().unbind(), reader };
         let mut view = View::UNREAD;
         operand.read(words.py(), &mut view)?;
         Ok((operand, view))
@@ -318,37 +323,53 @@ fn read_slowly(
 ) -> PyResult<()> {
     match reader {
         TensorReader::FakeTensor => read_fake(tensor, into),
-        TensorReader::Packed(dtype) => read_packed(dtype, tensor, stream, into),
+        TensorReader::Packed { dtype, is_stack } => {
+            read_packed(dtype, is_stack, tensor, stream, into)
+        }
         _ => read_protocol(tensor, stream, into),
     }
 }
 
 fn read_packed(
     dtype: DType,
+    is_stack: bool,
     words: &Bound<'_, PyAny>,
     stream: Option<u64>,
     into: &mut impl TensorRecord,
 ) -> PyResult<()> {
+    /// Words whose elements are in one order (`DType::packed_place`).
+    const WORDS: i64 = 4;
     let mut stored = View::UNREAD;
     read_with(reader_of(words)?, words, stream, &mut stored)?;
-    let View { data, device, rank, read_only, fake, .. } = stored;
-    let [n, blocks, words] = stored.shape;
-    // The elements of four words are in one order (`DType::packed_place`).
-    if stored.dtype != DType::I32 || rank != 3 || words != 4 {
+    let View { data, device, rank, read_only, fake, shape, stride, .. } = stored;
+    let (is_whole, expected) = match is_stack {
+        true => (shape[2] % WORDS == 0, "(G, N, K / 8): the values of a stack after repack()"),
+        false => (shape[2] == WORDS, "(N, K / 32, 4): the values after repack()"),
+    };
+    if stored.dtype != DType::I32 || rank != 3 || !is_whole {
         return Err(PyValueError::new_err(format!(
-            "is {stored}; pass int32 words of shape (N, K / 32, 4): the values after repack()"
+            "is {stored}; pass int32 words of shape {expected}"
         )));
     }
-    let [row_step, block_step, step] = stored.stride;
     let elements = i64::from(DType::I32.bits() / dtype.bits());
-    if step != 1 || block_step != words && blocks > 1 || row_step % words != 0 {
+    // The words of a row are contiguous.
+    let [outer, inner] = [stride[0], stride[1]];
+    let is_contiguous = match is_stack {
+        true => outer % WORDS == 0 && inner % WORDS == 0,
+        false => outer % WORDS == 0 && (inner == WORDS || shape[1] <= 1),
+    };
+    if !(is_contiguous && (stride[2] == 1 || shape[2] <= 1)) {
         let strides = stored.user_stride();
         return Err(PyValueError::new_err(format!(
             "has strides {strides:?}; call contiguous() on it first"
         )));
     }
-    let (shape, strides) = ([blocks * words * elements, n], Some(&[1, row_step * elements][..]));
-    into.fill(TensorDescription { data, dtype, device, shape: &shape, strides, read_only, fake })
+    let [groups, n, words] = if is_stack { shape } else { [1, shape[0], shape[1] * WORDS] };
+    let row_step = if is_stack { inner } else { outer } * elements;
+    let (shape, strides) = ([groups, words * elements, n], [outer * elements, 1, row_step]);
+    let from = usize::from(!is_stack);
+    let (shape, strides) = (&shape[from..], Some(&strides[from..]));
+    into.fill(TensorDescription { data, dtype, device, shape, strides, read_only, fake })
 }
 
 fn read_protocol(

@@ -227,7 +227,7 @@ arguments!(
     GroupedGemmArguments(A, B, out, accumulator_type, offsets),
     "One GEMM per group. The groups divide the rows of A, or K.\n\n\
      Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or\n\
-     (1, TotalM, N). offsets is int32 of shape (G,): the end row of each group. A group may be\n\
+     (1, TotalM, N). B may be a stack of weights of cutlass_api.weights. offsets is int32 of shape (G,): the end row of each group. A group may be\n\
      empty; rows after the last group are not written.\n\n\
      Groups along K, if B has rank 2 and out rank 3: A has shape (M, TotalK) or (1, M, TotalK), B\n\
      (TotalK, N), out (G, M, N). offsets is int32 of shape (G,): the end of each group along K.\n\

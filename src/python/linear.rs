@@ -63,7 +63,7 @@ fn multiply<'py>(
     if a.rank < 2 {
         return Ok(None);
     }
-    let b = read_factor(b, element)?;
+    let b = read_factor(b, element, false)?;
     let out = allocate(input, &a, b.shape[2], out_dtype)?;
     let (Some(rows), Some(target)) = (a.rows(), operand::read("out", &out)?.rows()) else {
         return Ok(None);

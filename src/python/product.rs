@@ -166,7 +166,7 @@ impl GemmCall<'_, '_> {
         operand::read_into("A", self.a, &mut a)?;
         let matrices = matrices_of(self.b)?;
         let first = matrices.as_ref().map_or(self.b, |matrices| &matrices[0]);
-        let mut b = read_factor(first, self.element)?;
+        let mut b = read_factor(first, self.element, self.offsets.is_some())?;
         let main;
         let (out, outputs) = match (self.out.cast::<PyTuple>(), graph) {
             (Ok(outs), Some(graph)) => {
@@ -232,13 +232,14 @@ impl GemmCall<'_, '_> {
     }
 }
 
-/// Reads B, or a weight of 4 bits as B: `element` is the type of its elements.
-pub fn read_factor(b: &Bound<'_, PyAny>, element: Option<&str>) -> PyResult<View> {
+/// Reads B, or a weight of 4 bits as B: `element` is the type of its elements. `is_stack`: as
+/// [`Operand::packed`] takes it.
+pub fn read_factor(b: &Bound<'_, PyAny>, element: Option<&str>, is_stack: bool) -> PyResult<View> {
     let Some(name) = element else { return operand::read("B", b) };
     let dtype = DType::packed(name).ok_or_else(|| {
         PyValueError::new_err(format!("element is {name}, which is no type of weights"))
     })?;
-    Ok(Operand::packed("B", b, dtype)?.1)
+    Ok(Operand::packed("B", b, dtype, is_stack)?.1)
 }
 
 /// Runs a product by the preferred kernel, or by the one that ranks first. `tensor` is an operand:

@@ -226,7 +226,8 @@ impl ScaledTensor {
 
     /// A weight as B (K, N). `values`: (N, K) of 8 bits, or the int32 words (N, K / 32, 4) of
     /// elements of 4 bits whose type `element` names. `scale`, `zero`: (N, K / group). `factor`: of
-    /// the sums, (N, 1) or (1, 1).
+    /// the sums, (N, 1) or (1, 1). A stack of weights as B (G, K, N) has a leading G everywhere,
+    /// and words (G, N, K / 8).
     #[staticmethod]
     #[pyo3(signature = (values, element, scale, group, zero = None, factor = None))]
     fn of_weight(
@@ -239,18 +240,20 @@ impl ScaledTensor {
     ) -> PyResult<Py<ScaledTensor>> {
         let py = values.py();
         let transposed = |name, tensor: &Bound<'_, PyAny>| {
-            DenseTensor::named(name, &tensor.call_method0(intern!(py, "t"))?)
+            DenseTensor::named(name, &tensor.call_method1(intern!(py, "transpose"), (-2, -1))?)
         };
+        let scale = transposed("scales", scale)?;
         let base = match DType::packed(element) {
             Some(dtype) => {
-                let (operand, view) = Operand::packed("values", values, dtype)?;
+                let is_stack = scale.get().view().rank == 3;
+                let (operand, view) = Operand::packed("values", values, dtype, is_stack)?;
                 DenseTensor::over(py, operand, view)?
             }
             None => transposed("values", values)?,
         };
         let scaled = ScaledTensor {
             base,
-            scale: transposed("scales", scale)?,
+            scale,
             mode: (1, group).into_pyobject(py)?.into_any().unbind(),
             swizzle: "none".into_pyobject(py)?.into_any().unbind(),
             zero: zero.map(|zero| transposed("zeros", zero)).transpose()?,

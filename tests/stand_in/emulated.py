@@ -71,8 +71,7 @@ def operand(value: Any) -> Any:
     _emulator.emulator_allow(ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes()))
     # The finalizer also keeps the storage alive.
     weakref.finalize(on_device, _forbid, storage)
-    if value.dim() == 2:
-        on_device.t = lambda: operand(value.t())
+    on_device.transpose = lambda *dims: operand(value.transpose(*dims))
     return on_device
 
 

@@ -219,7 +219,7 @@ REFUSED = [
     (Int4, {"values": GOOD["values"].view(torch.int8)}, "values.view(torch.uint8)"),
     (Int4, {"values": GOOD["values"].long()}, "values is torch.int64; pass torch.uint8 (N, K / 2)"),
     (Int4, {"values": GOOD["values"].view(torch.float4_e2m1fn_x2)}, "values is torch.float4_e2m1"),
-    (Int4, {"values": GOOD["values"][None]}, "values has shape [1, 6, 80]; pass the matrix of one"),
+    (Int4, {"values": GOOD["values"][0]}, "values has shape [80]; pass the matrix of one weight"),
     (Int4, {"values": GOOD["values"][:, :72]}, "K is 144; pad the weight and the activations"),
     (
         Int4,

@@ -8,12 +8,15 @@ are tensors, which a ``state_dict`` and safetensors save::
     weight = cutlass_api.weights.Int4.from_tensors(saved).repack()
     matrix = weight.dequantize(torch.bfloat16)
 
+The experts of a layer are a stack (G, N, K) of such weights: :func:`stack`.
+
 Importing this module imports torch.
 """
 
 # Formats: ``_scales.py`` has a record for each way to share scales, ``_formats.py`` one for each
 # format, which combines an element type with scales, ``_classes.py`` the classes. ``_kernels.py``
-# enqueues ``kernels/quantize.cuh``, ``_reordering.py`` ``kernels/repack.cuh``.
+# enqueues ``kernels/quantize.cuh``, ``_reordering.py`` ``kernels/repack.cuh``. ``_stacks.py``
+# makes stacks of weights.
 
 from cutlass_api.weights._classes import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8, Weight
 from cutlass_api.weights._compressed_tensors import from_compressed_tensors
@@ -27,6 +30,7 @@ from cutlass_api.weights._readers import (
     from_modelopt,
     from_torchao,
 )
+from cutlass_api.weights._stacks import stack
 
 __all__ = [
     "MXFP4",
@@ -46,4 +50,5 @@ __all__ = [
     "from_modelopt",
     "from_torchao",
     "pack",
+    "stack",
 ]

@@ -1,5 +1,6 @@
 """The classes of quantized weights: one a format, made from the records of ``_formats.py``."""
 
+import operator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -28,9 +29,12 @@ GROUPED = (ROW, *GROUPS.values())
 
 
 class Weight:
-    """A quantized weight: a matrix (N, K), where K is the contracted dimension.
+    """A quantized weight: a matrix (N, K), where K is the contracted dimension; or a stack
+    (G, N, K) of such matrices, as the experts of a layer, which :func:`stack` makes.
 
-    A plain class of tensors. Subclasses are its formats. K is a multiple of 32.
+    A plain class of tensors. Subclasses are its formats. K is a multiple of 32. The fields of a
+    stack have a dimension in front, G, and no permutation; ``stack[g]`` is the weight of a matrix,
+    a view.
 
     - ``values``: the stored elements. Formats of 4 bits have two orders, of different dtypes:
       uint8 (N, K / 2), two elements in a byte, the first in the low bits; and that of
@@ -69,7 +73,7 @@ class Weight:
                 continue
             if not isinstance(tensor, Tensor):
                 raise TypeError(
-                    f"{name}: {key} is {_described(tensor)}; pass {_remedy(key, tensor)}"
+                    f"{name}: {key} is {described(tensor)}; pass {_remedy(key, tensor)}"
                 )
             setattr(self, key, tensor.contiguous())
         try:
@@ -87,9 +91,10 @@ class Weight:
     def _find_format(self) -> Format:
         formats = self._formats(self._scale_dtypes[0])
         self.values = _as_stored(self.values, formats[0])
-        if self.values.dim() != (3 if self.values.dtype is REPACKED else 2):
+        if self.values.dim() - (self.values.dtype is REPACKED) not in (2, 3):
             raise ValueError(
-                f"values has shape {list(self.values.shape)}; pass the matrix of one weight"
+                f"values has shape {list(self.values.shape)}; pass the matrix of one weight, or "
+                "those of several behind each other"
             )
         if self._scale_dtypes == (E8M0,) and self.scales.dtype is torch.uint8:
             self.scales = self.scales.view(E8M0)
@@ -98,12 +103,12 @@ class Weight:
                 f"scales is {self.scales.dtype}; pass {names(self._scale_dtypes)}"
                 + _view("scales", self.scales, self._scale_dtypes[0])
             )
-        n, k = formats[0].extents(self.values)
+        *outer, k = formats[0].extents(self.values)
         if k % 32:
             raise ValueError(f"K is {k}; pad the weight and the activations to a multiple of 32")
         shape = tuple(self.scales.shape)
         # Not by a dictionary: symbolic sizes have no hash.
-        shapes = [each.layout(n, k)["scales"][0] for each in formats]
+        shapes = [each.layout(*outer, k)["scales"][0] for each in formats]
         pairs = zip(shapes, self._formats(self.scales.dtype), strict=True)
         found = next((each for served, each in pairs if served == shape), None)
         if found is None:
@@ -112,15 +117,20 @@ class Weight:
                 named.setdefault(str(list(served)), f"{list(served)} (a {each.scales.name()})")
             hint = ", such as scales.t()" if shape[::-1] in shapes else ""
             raise ValueError(
-                f"scales has shape {list(shape)} for a weight {[n, k]}; pass "
+                f"scales has shape {list(shape)} for a weight {[*outer, k]}; pass "
                 f"{' or '.join(named.values())}{hint}"
             )
         return found
 
     def _check_permutation(self) -> None:
-        order, k = self.permutation, self.shape[1]
+        order, k = self.permutation, self.shape[-1]
         if order is None:
             return
+        if self.is_stack:
+            raise ValueError(
+                "a stack takes no permutation, since its matrices multiply columns of one order; "
+                "dequantize the weights and quantize them again"
+            )
         if order.dtype is not torch.int32:
             raise ValueError(f"permutation is {order.dtype}; pass permutation.int()")
         if tuple(order.shape) != (k,):
@@ -145,8 +155,13 @@ class Weight:
 
     @property
     def shape(self) -> torch.Size:
-        """(N, K), the extents of the matrix."""
+        """(N, K), the extents of the matrix, or (G, N, K) of a stack."""
         return torch.Size(self.format.extents(self.values))
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether this is a stack of weights."""
+        return len(self.shape) == 3
 
     @property
     def dtype(self) -> torch.dtype:
@@ -166,7 +181,7 @@ class Weight:
         scale a row or for the whole matrix.
         """
         depth = self.format.scales.depth
-        return depth if self.format.scales.varies_along_k else self.shape[1]
+        return depth if self.format.scales.varies_along_k else self.shape[-1]
 
     @property
     def is_repacked(self) -> bool:
@@ -179,8 +194,9 @@ class Weight:
         return not self.format.adds_zero and (self.format.packing == 1 or self.is_repacked)
 
     def __cutlass_operand__(self) -> ScaledTensor:
-        """The weight as B (K, N) of :class:`cutlass_api.arguments.GemmArguments`, with its scales.
-        Arguments hold a copy in the order of :meth:`repack`, unless the weight has that order.
+        """The weight as B (K, N) of :class:`cutlass_api.arguments.GemmArguments`, with its scales;
+        a stack as B (G, K, N) of :class:`cutlass_api.arguments.GroupedGemmArguments`. Arguments
+        hold a copy in the order of :meth:`repack`, unless the weight has that order.
 
         Raises ValueError for a permutation, which applies to the columns of A.
         """
@@ -189,18 +205,29 @@ class Weight:
                 "the weight has a permutation; pass A as x[..., weight.permutation], and a weight "
                 "without it"
             )
+        *stack, n, _ = self.shape
         if self.format.dtype in FLOAT8:
-            shared = self.format.scales
-            extent = max(self.shape[0], 1) if shared.extent == WHOLE else shared.extent
-            scales = (
-                self.scales if self.scales.dim() else self.scales.reshape(1, 1)[: self.shape[0]]
-            )
-            return ScaledTensor(self.values.t(), scales.t(), (extent, self.group), "none")
+            shared, scales = self.format.scales, self.scales
+            extent = max(n, 1) if shared.extent == WHOLE else shared.extent
+            if shared == TENSOR:
+                scales = scales.reshape(*stack, 1, 1)[..., :n, :]
+            return ScaledTensor(self.values.mT, scales.mT, (extent, self.group), "none")
         fields = self.format.repack(self.fields)
         scales, zeros = self.format.subtracted(fields)
-        factor = None if fields.factor is None else fields.factor.reshape(-1, 1)
+        factor = None if fields.factor is None else fields.factor.reshape(*stack, -1, 1)
+        values = fields.values
+        if stack and self.format.packing > 1:
+            values = values.flatten(-2)
         element = self.format.kernel_element
-        return ScaledTensor.of_weight(fields.values, element, scales, self.group, zeros, factor)
+        return ScaledTensor.of_weight(values, element, scales, self.group, zeros, factor)
+
+    def __getitem__(self: Self, index: int) -> Self:
+        """The weight of one matrix of a stack: views. Raises IndexError for another index, and
+        TypeError for an index that is no integer, or if this is no stack.
+        """
+        if not self.is_stack:
+            raise TypeError(f"{type(self).__name__} {list(self.shape)} is no stack of weights")
+        return type(self)(**{key: x[operator.index(index)] for key, x in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are not None by name, as a ``state_dict`` or safetensors saves them."""
@@ -254,7 +281,7 @@ class Weight:
         return type(self)(**{**self.tensors(), "values": values})
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The matrix (N, K), with its columns in the original order.
+        """The matrix (N, K), with its columns in the original order; of a stack (G, N, K).
 
         Arithmetic is in float32. The result is rounded once to ``dtype``, by default the weight's.
         """
@@ -420,7 +447,7 @@ def _with_zeros(format: Format, zeros: Tensor, dtypes: tuple[torch.dtype, ...]) 
 def _as_stored(values: Tensor, format: Format) -> Tensor:
     """Values in the dtype of the format. Raises ValueError for others."""
     dtype = values.dtype
-    is_repacked = dtype is REPACKED and values.dim() == 3 and values.shape[2] == 4
+    is_repacked = dtype is REPACKED and values.dim() in (3, 4) and values.shape[-1] == 4
     if dtype is format.stored or (format.packing > 1 and is_repacked):
         return values
     if format.packing > 1 and dtype is REPACKED:
@@ -444,7 +471,7 @@ def _view(name: str, tensor: Tensor, dtype: torch.dtype) -> str:
     return f": {name}.view({dtype}) if it holds such bytes, without a conversion"
 
 
-def _described(thing: Any) -> str:
+def described(thing: Any) -> str:
     """The type, and the dtype of an array."""
     dtype = getattr(thing, "dtype", None)
     return type(thing).__qualname__ + (f" of {dtype}" if dtype is not None else "")

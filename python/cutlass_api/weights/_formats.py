@@ -46,10 +46,14 @@ OPERANDS = {"scales": "scale_b", "zeros": "zero_b", "factor": "scale_a"}
 
 
 def operand_of(name: str, field: Tensor) -> Tensor:
-    """A field as an operand of a product's epilogue: a view."""
+    """A field of a weight, or of a stack of weights, as an operand of a product's epilogue: a view.
+    A vector has a number for each weight of a stack.
+    """
+    if field.dim() == 1:
+        return field[:, None, None]
     if name == "factor":
-        return field.reshape(1, -1)
-    return field.t() if field.dim() else field[None]
+        return field.reshape(*field.shape[:-2], 1, -1)
+    return field.mT if field.dim() else field[None]
 
 
 class Fields(NamedTuple):
@@ -139,32 +143,34 @@ class Format:
 
     # ---- how it is stored -------------------------------------------------------------------
 
-    def extents(self, values: Tensor) -> tuple[int, int]:
-        """N and K of a matrix that is stored so."""
-        is_repacked = self.packing > 1 and values.dtype is REPACKED
-        return values.shape[0], values.shape[1] * (32 if is_repacked else self.packing)
+    def extents(self, values: Tensor) -> tuple[int, ...]:
+        """N and K of a matrix that is stored so; G, N and K of a stack of matrices."""
+        if self.packing > 1 and values.dtype is REPACKED:
+            return (*values.shape[:-2], values.shape[-2] * 32)
+        return (*values.shape[:-1], values.shape[-1] * self.packing)
 
-    def layout(self, n: int, k: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """The shape and dtype of each field of a matrix (N, K), before :meth:`repack`. A factor of
-        each row has shape (N, 1).
+    def layout(self, *extents: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """The shape and dtype of each field of a matrix (N, K), or of a stack (G, N, K), before
+        :meth:`repack`. A factor of each row has shape (N, 1), of a stack (G, N, 1).
         """
-        shape = () if self.scales == TENSOR else self.scales.shape(n, k)
+        *stack, n, k = extents
+        shape = (*stack, *(() if self.scales == TENSOR else self.scales.shape(n, k)))
         fields = {
-            "values": ((n, k // self.packing), self.stored),
+            "values": ((*stack, n, k // self.packing), self.stored),
             "scales": (shape, self.scales.dtype),
         }
         if self.zero is not None:
             fields["zeros"] = (shape, self.zero)
         if self.has_factor:
-            fields["factor"] = ((), torch.float32)
+            fields["factor"] = (tuple(stack), torch.float32)
         return fields
 
     def check(self, fields: Fields) -> None:
         """Raises ValueError for fields of other shapes, dtypes or devices."""
-        n, k = self.extents(fields.values)
-        expected = self.layout(n, k)
+        *outer, k = self.extents(fields.values)
+        expected = self.layout(*outer, k)
         if self.packing > 1 and fields.values.dtype is REPACKED:
-            expected["values"] = ((n, k // 32, 4), REPACKED)
+            expected["values"] = ((*outer, k // 32, 4), REPACKED)
         for name, tensor in zip(Fields._fields, fields, strict=True):
             if (tensor is None) != (name not in expected):
                 verb = "takes no" if tensor is not None else "requires"
@@ -174,7 +180,7 @@ class Format:
             shape, dtype = expected[name]
             if tensor.dtype != dtype:
                 raise ValueError(f"{name} is {tensor.dtype}; pass {dtype}")
-            is_of_rows = name == "factor" and tuple(tensor.shape) == (n, 1)
+            is_of_rows = name == "factor" and tuple(tensor.shape) == (*outer, 1)
             if tuple(tensor.shape) != shape and not is_of_rows:
                 raise ValueError(f"{name} has shape {list(tensor.shape)}; pass {list(shape)}")
             if tensor.device != fields.values.device:
@@ -189,13 +195,20 @@ class Format:
         """
         if self.packing == 1 or fields.values.dtype is REPACKED:
             return fields
-        return fields._replace(values=reorder(fields.values, True, self.is_float))
+        return fields._replace(values=self._reordered(fields.values, True))
 
     def unpack(self, fields: Fields) -> Fields:
         """The inverse of :meth:`repack`."""
         if self.packing == 1 or fields.values.dtype is not REPACKED:
             return fields
-        return fields._replace(values=reorder(fields.values, False, self.is_float))
+        return fields._replace(values=self._reordered(fields.values, False))
+
+    def _reordered(self, values: Tensor, to_kernels: bool) -> Tensor:
+        if values.dim() == (2 if to_kernels else 3):
+            return reorder(values, to_kernels, self.is_float)
+        # Rows do not depend on each other.
+        rows = reorder(values.flatten(0, 1), to_kernels, self.is_float)
+        return rows.unflatten(0, values.shape[:2])
 
     def of_product(self, fields: Fields) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The matrix as B (K, N) of a product: the operands of ``scale_b`` and ``zero_b``, and the
@@ -308,7 +321,10 @@ class Format:
         matrix = numbers * self.of_elements(fields.scales, numbers.shape)
         if zeros is not None and self.adds_zero:
             matrix = matrix + zeros
-        return matrix if fields.factor is None else matrix * fields.factor
+        if fields.factor is None:
+            return matrix
+        is_vector = fields.factor.dim() == 1  # of a stack
+        return matrix * (fields.factor[:, None, None] if is_vector else fields.factor)
 
     def of_elements(self, scales: Tensor, shape: Sequence[int]) -> Tensor:
         """Scales or zero points in float32, one for each element of a matrix."""
@@ -316,7 +332,9 @@ class Format:
             n, k = shape
             scales = unswizzled(scales, *self.scales._replace(is_swizzled=False).shape(n, k))
         scales = scales.float()
-        for dim, extent in enumerate(self.scales.block()):
+        if self.scales == TENSOR:
+            scales = scales[..., None, None]
+        for dim, extent in zip((-2, -1), self.scales.block(), strict=True):
             if extent != WHOLE:
                 scales = scales.repeat_interleave(extent, dim).narrow(dim, 0, shape[dim])
         return scales.expand(*shape)
