@@ -19,9 +19,10 @@
 //            producer's threads load it with cp.async.
 // Groups     Their ends are read on the device. ALONG_M: A and the output are stacks of row groups,
 //            with a matrix B each. A tile lies in one group; rows of the next group may be loaded
-//            and multiplied, but are not stored. ALONG_K: the groups divide K of A and B, with a
-//            matrix of the output each. The last K block of a group may hold K of the next group,
-//            which consumers overwrite by zeros.
+//            and multiplied, but are not stored. Of a mixed product, whose weights are A, a group
+//            has a matrix A instead, and the rows lie along n. ALONG_K: the groups divide K of A
+//            and B, with a matrix of the output each. The last K block of a group may hold K of the
+//            next group, which consumers overwrite by zeros.
 // Elements   A and B have the same type: f16, bf16, f32 as tf32, s8, u8; or each is e4m3 or e5m2;
 //            or MIXED: A is s8, u8, e4m3 or codes of 4 bits, and B f16 or bf16. Accumulators are
 //            f32, for f16 also f16, for s8 and u8 s32. wgmma reads operands of other than 16 bits
@@ -191,12 +192,13 @@ struct Sm90Gemm {
         ptx::compute_here(tile.batch);
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
-        const int end = ALONG_M ? tile.end : params.m;
+        const int end_m = tile.end_m(params), end_n = tile.end_n(params);
+        const int end = OUT_TRANSPOSED ? end_n : end_m;  // of the output's rows
         const int m = tile.m + warp_m,
                   n = Config::output_column(tile.n + split * Config::EPILOGUE_N);
         typename Store::Early early;
         if constexpr (Registers::LOAD_EARLY)
-          Store::Rows::load_early(early, params, epilogue, tile.batch, m, n, end);
+          Store::Rows::load_early(early, params, epilogue, tile.batch, m, n, end_m);
 
         const int tile_blocks = ALONG_K ? tile.blocks() : blocks;
         // The K blocks that the other consumer of a ping-pong takes next.
@@ -205,7 +207,7 @@ struct Sm90Gemm {
 
         // Multiply. In ping-pong, consumers take turns, and the others use the stages in between.
         if constexpr (PING_PONG) Pipeline::wait_for_turn(warpgroup);
-        if (Config::RELEASES_STAGES && (tile.m + warpgroup_m >= end || tile.n >= params.n))
+        if (Config::RELEASES_STAGES && (tile.m + warpgroup_m >= end_m || tile.n >= end_n))
           Consumer::release_stages(slot, tile_blocks, rank, warpgroup, pipeline);
         else {
           Consumer::multiply(
@@ -214,7 +216,7 @@ struct Sm90Gemm {
           // On this path only: where both paths meet, ptxas would complete each wgmma before the
           // next.
           if constexpr (Factors::PRESENT)
-            Factors::apply(params, epilogue, tile.batch, m, tile.n, end);
+            Factors::apply(params, epilogue, tile.batch, m, tile.n, end_m);
         }
         if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * others);
 
@@ -235,7 +237,7 @@ struct Sm90Gemm {
             const int share = __ffs(shares) - 1;
             reduction.add_up(share);
             Store::template store<Totals>(params, epilogue, early, slabs, slab, tile.batch, m,
-                                          tile.n + share * Config::EPILOGUE_N, params.m, true);
+                                          tile.n + share * Config::EPILOGUE_N, end, true);
           }
           // One tile per CTA. A path from the polling loop back to wgmma would make the compiler
           // lose track of the warps' convergence.
@@ -247,7 +249,7 @@ struct Sm90Gemm {
           if constexpr (!Config::MIXED) ptx::launch_dependent_grids();
           if (split < Config::SHARES)
             Store::template store<Totals>(params, epilogue, early, slabs, slab, tile.batch, m, n,
-                                          params.m, true);
+                                          end, true);
           // One tile per CTA. A path back to wgmma, which reads the accumulators, would keep these
           // in registers beside the totals.
           break;

@@ -78,7 +78,7 @@ struct Sm90Config {
   static constexpr int M_BLOCKS = TILE_M / CONSUMERS_PER_TILE / 64;  // of 64 rows, per consumer
   static_assert(TILE_M == CONSUMERS_PER_TILE * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 &&
                 TILE_N <= 256);
-  static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups consist of whole rows");
+  static_assert(!GROUPED || SPLIT == 1);
   // The boxes of a K-major operand would begin anywhere along their contiguous dimension.
   static_assert(!ALONG_K || (bits_of<A_> == 16 && bits_of<B_> == 16 && !A_K_MAJOR && !B_K_MAJOR));
 
@@ -94,6 +94,8 @@ struct Sm90Config {
   static_assert(!B_K_MAJOR || B_ROW_BYTES == 128);
   static constexpr bool A_FROM_REGISTERS = MIXED || (bits_of<A> == 32 && !A_K_MAJOR);
   static_assert(!MIXED || A_K_MAJOR);
+  // Groups of rows lie along n where the weights are A.
+  static_assert(!GROUPED || OUT_TRANSPOSED == MIXED);
   static_assert(MIXED || A_ROW_BYTES == 128);
   // Whether rows r and r + 8 of wgmma's 16 rows are adjacent rows of the matrix (fragment_row).
   static constexpr bool PAIRED_ROWS = A_FROM_REGISTERS && !MIXED;

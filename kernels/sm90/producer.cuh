@@ -51,11 +51,11 @@ template <class Config> struct Sm90Producer {
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const typename TileOrder::Tile tile = order[index];
-      BoxesA boxes_a(tile.m, Config::ALONG_M ? tile.end : params.m, params.a_box,
-                     params.a_batched ? tile.batch : 0, rank_n);
+      BoxesA boxes_a(tile.m, tile.end_m(params), params.a_box, params.a_batched ? tile.batch : 0,
+                     rank_n);
       // Beside an A that threads load, tiles of B are loaded whole, including zeros beyond n: the
       // loop over boxes would delay the threads' loads.
-      const int end_b = A_BY_THREADS ? tile.n + Config::TILE_N : params.n,
+      const int end_b = A_BY_THREADS ? tile.n + Config::TILE_N : tile.end_n(params),
                 box_b = A_BY_THREADS ? BoxesB::SLICE : params.b_box;
       BoxesB boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;

@@ -16,7 +16,7 @@ template <class Config> struct Sm90Store {
   using Early = typename Rows::Early;
 
   // A warp's accumulators: M_BLOCKS strips of 16 rows, 64 rows apart, of EPILOGUE_N columns. The
-  // first is at row m, column n. Rows from `end` on are not stored.
+  // first is at row m, column n. The output's rows from `end` on are not stored.
   //   Sums     ptx::Results: the accumulators, or the totals of a split tile
   //   early    the epilogue's operands, if they are loaded before the main loop
   //   slabs    the warp's; `slab` is the one to fill next
@@ -26,11 +26,11 @@ template <class Config> struct Sm90Store {
                                                const Early& early, unsigned char* slabs, int& slab,
                                                int batch, int m, int n, int end, bool last) {
     if constexpr (Config::PAIRED_ROWS && Config::OUT_TRANSPOSED && is_same<Epilogue, Identity>)
-      if (Transposed::template store_pairs<Sums>(params, batch, m, n)) return;
+      if (Transposed::template store_pairs<Sums>(params, batch, m, n, end)) return;
     if constexpr (Config::OUT_TRANSPOSED && Sm90Memory<Config>::BY_LINES)
-      Transposed::template store_lines<Sums>(params, slabs, slab, batch, m, n);
+      Transposed::template store_lines<Sums>(params, slabs, slab, batch, m, n, end);
     else if constexpr (Config::OUT_TRANSPOSED)
-      Transposed::template store_elements<Sums>(params, epilogue, slabs, batch, m, n);
+      Transposed::template store_elements<Sums>(params, epilogue, slabs, batch, m, n, end);
     else
       Rows::template store<Sums>(params, epilogue, early, slabs, slab, batch, m, n, end, last);
   }

@@ -1,4 +1,4 @@
-// Stores accumulators to an output whose rows lie along n (OUT_TRANSPOSED):
+// Stores accumulators to an output whose rows lie along n (OUT_TRANSPOSED), up to `end`:
 //
 //   store_lines     conversion to 16 bits only: lines of 128 bytes, a warpgroup together
 //   store_pairs     PAIRED_ROWS, no epilogue, whole tiles: pairs, straight from registers
@@ -27,7 +27,7 @@ template <class Config> struct Sm90StoreTransposed {
   // quarter warp then stores a line of 128 bytes.
   template <class Sums>
   static __device__ __forceinline__ void store_lines(const Sm90Params& params, unsigned char* slabs,
-                                                     int& slab, int batch, int m, int n) {
+                                                     int& slab, int batch, int m, int n, int end) {
     constexpr int ROUNDS = (Config::EPILOGUE_N + Memory::LINES - 1) / Memory::LINES;
     const int thread = threadIdx.x % Config::WARPGROUP, warp = thread / 32, lane = thread % 32;
     slabs -= warp * Memory::SLAB_BYTES;  // the warpgroup's
@@ -43,7 +43,7 @@ template <class Config> struct Sm90StoreTransposed {
         params.out_stride[2] == 1 && ((reinterpret_cast<unsigned long long>(out) |
                                        (params.out_stride[1] | params.m) * sizeof(Out)) &
                                       15) == 0;
-    const int rows = min(Config::EPILOGUE_N, params.n - n);
+    const int rows = min(Config::EPILOGUE_N, end - n);
 #pragma unroll 1
     for (int strip = 0; strip < Config::M_BLOCKS; ++strip) {
       const int left = m - warp * 16 + strip * 64, column = left + thread % 8 * 8;
@@ -93,7 +93,7 @@ template <class Config> struct Sm90StoreTransposed {
   template <class Sums>
   static __device__ __forceinline__ void store_elements(const Sm90Params& params, Epilogue epilogue,
                                                         unsigned char* slab, int batch, int m,
-                                                        int n) {
+                                                        int n, int end) {
     constexpr int ROUNDS = (Config::EPILOGUE_N + Memory::TRANSPOSED_N - 1) / Memory::TRANSPOSED_N;
     constexpr bool DUAL = Config::DUAL;
     constexpr int WIDTH = DUAL ? 4 : 8;
@@ -127,7 +127,7 @@ template <class Config> struct Sm90StoreTransposed {
       const int block = m + round / ROUNDS * 64, row = n + first,
                 column = (DUAL ? block / 2 : block) + lane % 2 * WIDTH;
       const bool own = first < Config::EPILOGUE_N;
-      const int valid = own && row < params.n ? min(WIDTH, columns - column) : 0;
+      const int valid = own && row < end ? min(WIDTH, columns - column) : 0;
       if (!Epilogue::REDUCES && valid <= 0) continue;
       Value sums_of_lane[WIDTH], products[WIDTH];
 #pragma unroll
@@ -181,7 +181,7 @@ template <class Config> struct Sm90StoreTransposed {
   // Returns false, having stored nothing, if the output is unaligned or the tile not whole.
   template <class Sums>
   static __device__ __forceinline__ bool store_pairs(const Sm90Params& params, int batch, int m,
-                                                     int n) {
+                                                     int n, int end) {
     const int lane = threadIdx.x % 32;
     Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
     // Test the output, not `target`, so that the compiler sees a uniform condition. Otherwise it
@@ -192,7 +192,7 @@ template <class Config> struct Sm90StoreTransposed {
          (sizeof(Pair) - 1)) == 0;
     Out* const target = out + params.out_stride[1] * (n + lane % 4 * 2) + m + lane / 4 * 2;
     const bool whole =
-        m + (Config::M_BLOCKS - 1) * 64 + 16 <= params.m && n + Config::EPILOGUE_N <= params.n;
+        m + (Config::M_BLOCKS - 1) * 64 + 16 <= params.m && n + Config::EPILOGUE_N <= end;
     if (params.out_stride[2] != 1 || !aligned || !whole) return false;
     store_pairs<Sums, 0>(target, params.out_stride[1]);
     return true;

@@ -10,10 +10,17 @@
 
 template <class Config> struct Sm90TileOrder {
   // This CTA's tile: first row and column. If GROUPED, `batch` is the group. If ALONG_M, `end` is
-  // the row after the group's last. If ALONG_K, `k` is the group's first index of K, and `depth`
-  // the extent of K, at least 1.
+  // the row of the output after the group's last. If ALONG_K, `k` is the group's first index of K,
+  // and `depth` the extent of K, at least 1.
   struct Tile {
     int batch, m, n, end, k, depth;
+    // What lies along m and along n ends here: that of all, or of the tile's group.
+    __device__ __forceinline__ int end_m(const Sm90Params& params) const {
+      return Config::ALONG_M && !Config::OUT_TRANSPOSED ? end : params.m;
+    }
+    __device__ __forceinline__ int end_n(const Sm90Params& params) const {
+      return Config::ALONG_M && Config::OUT_TRANSPOSED ? end : params.n;
+    }
     // The number of K blocks, if ALONG_K.
     __device__ __forceinline__ int blocks() const {
       return (depth + Config::TILE_K - 1) / Config::TILE_K;
@@ -73,21 +80,27 @@ template <class Config> struct Sm90TileOrder {
     }
   };
 
-  // The groups along M of a grouped GEMM, one after the other. Every call takes a whole warp.
+  // The groups along M of a grouped GEMM, one after the other. Their rows lie along n if
+  // OUT_TRANSPOSED. Every call takes a whole warp.
   struct Grouped {
-    static constexpr int STRIP = Config::TILE_M * Config::CLUSTER_M;
-    unsigned tiles_n, band;
+    static constexpr bool ALONG_N = Config::OUT_TRANSPOSED;
+    static constexpr int STRIP = ALONG_N ? Config::TILE_N * Config::CLUSTER_N
+                                         : Config::TILE_M * Config::CLUSTER_M,
+                         OTHER = ALONG_N ? Config::TILE_M * Config::CLUSTER_M
+                                         : Config::TILE_N * Config::CLUSTER_N;
+    unsigned across, band;  // across: clusters of a strip
     GroupWalk<STRIP> walk;
     __device__ __forceinline__ Grouped(const Sm90Params& params)
-        : tiles_n(tiles_along(params.n, Config::TILE_N * Config::CLUSTER_N)),
+        : across(tiles_along(ALONG_N ? params.m : params.n, OTHER)),
           band(params.band),
-          walk(params.offsets, params.batch, params.m, tiles_n) {}
+          walk(params.offsets, params.batch, ALONG_N ? params.n : params.m, across) {}
     __device__ __forceinline__ bool has(unsigned index) { return walk.has(index); }
     __device__ __forceinline__ Tile operator[](unsigned index) const {
       const auto place = walk[index];
-      Tile tile = in_bands(place.tile, tiles_along(place.end - place.start, STRIP), tiles_n, band);
+      const unsigned strips = tiles_along(place.end - place.start, STRIP);
+      Tile tile = in_bands(place.tile, ALONG_N ? across : strips, ALONG_N ? strips : across, band);
       tile.batch = place.group;
-      tile.m += place.start;
+      (ALONG_N ? tile.n : tile.m) += place.start;
       tile.end = place.end;
       return tile;
     }

@@ -3,7 +3,8 @@
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api import weights
+from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._quantized import mixed_operands
 from support.codes import CASES
@@ -22,10 +23,23 @@ def fake_args(name):
     case = CASES[name]
     weight = case.make(96, 352).repack()
     with FakeTensorMode() as mode:
-        fields = {key: mode.from_tensor(x).to("cuda") for key, x in weight.tensors().items()}
-        weight = type(weight)(**fields)
         x, out = fake(5, 352, dtype=case.wide), fake(5, 96, dtype=case.out)
-        return GemmArguments(x, weight, out, torch.float32)
+        return GemmArguments(x, on_a_gpu(weight, mode), out, torch.float32)
+
+
+def fake_groups(name):
+    """The same of a stack of weights."""
+    case = CASES[name]
+    stack = weights.stack([case.make(96, 352) for _ in range(3)]).repack()
+    with FakeTensorMode() as mode:
+        x, out = fake(5, 352, dtype=case.wide), fake(5, 96, dtype=case.out)
+        ends = fake(3, dtype=torch.int32)
+        return GroupedGemmArguments(x, on_a_gpu(stack, mode), out, torch.float32, ends)
+
+
+def on_a_gpu(weight, mode):
+    fields = {key: mode.from_tensor(x).to("cuda") for key, x in weight.tensors().items()}
+    return type(weight)(**fields)
 
 
 @pytest.mark.parametrize("cc", STEPS)
@@ -60,3 +74,13 @@ def test_zero_points_of_8_bits_compile_in_every_dtype(dtype, cache_directory):
     first = {name.split("_")[0]: found[at] for at, name in reversed(list(enumerate(names)))}
     assert set(first) >= {"skinny", "sm90", "simt"}
     check_code(list(first.values()), args, cc)
+
+
+@pytest.mark.parametrize("name", ("nvfp4", "uint4, added zero points"))
+def test_groups_spill_no_registers(name, cache_directory):
+    """All tiles of sm90 with the second case, whose factors are float32 numbers."""
+    args = fake_groups(name)
+    found = cutlass_api.get_kernels(args, cc=90)
+    kernels = [each for each in found if each.metadata.kernel_name.startswith("sm90")]
+    assert len(kernels) == 5
+    check_code(kernels if name != DEMANDING[0] else kernels[::3], args)

@@ -90,6 +90,10 @@ def test_weights_of_4_bits(shape, is_thorough):
     assert launches(f"check({shape}, {is_thorough})", module="emulation_codes")[0] > 10
 
 
+def test_groups_by_weights_of_4_bits():
+    assert launches("groups()", module="emulation_codes")[0] >= 6
+
+
 def test_persistent_ranges_of_columns():
     counts = launches("ranges((5, 200, 1312))", "ranges_of_batches()", module="emulation_codes")
     assert counts[0] > 40 // SPARSE and counts[1] > 10 // SPARSE, counts

@@ -6,7 +6,7 @@ import cutlass_api
 import torch
 from cutlass_api.arguments import GemmArguments, PerformanceControls
 
-from support import codes
+from support import codes, grouped_codes
 from support.emulation import finish
 from support.properties import SPARSE, family_of
 
@@ -70,3 +70,18 @@ def batches(free: int) -> Iterator[str]:
         kernel.run(args)
         if not torch.equal(out, expected):
             yield f"{kernel.metadata.kernel_name}, {free} multiprocessors are free"
+
+
+#: Rows of groups: of none, first, last and in a row; of one; of several tiles of few columns.
+SIZES = [0, 9, 37, 0, 0, 1, 0]
+
+
+def groups() -> None:
+    """Groups of rows by stacks of weights: one kernel of each second case, another one each time;
+    or every kernel of the first case, and one of each other case.
+    """
+    failures = []
+    for at, name in list(enumerate(codes.CASES))[min(1, SPARSE - 1) :: min(2, SPARSE)]:
+        sizes, step = (SIZES, 1) if at == 0 else ([SIZES, [150, 0, 2]][at // 2 % 2], 5)
+        failures += grouped_codes.failures_of(name, sizes, 136, 352, at, step)
+    finish(failures)

@@ -209,21 +209,7 @@ fn estimate_tiles(
     multiplied *= sharing;
     loaded *= sharing;
     if mixed {
-        // All consumers of the multiprocessor issue their conversions in turns. Their times are
-        // those of rows of 128 bytes.
-        let rows = row_bytes / 128.0 / scale.clock;
-        let weight = if types.b.is_widened() { types.b } else { types.a };
-        let turns = tile_m / 64.0 * sharing;
-        multiplied = if weight.is_whole() {
-            (turns * FITTED_CONVERSION * rows + FITTED_CONVERTED_MULTIPLIED * multiplied)
-                .max(FITTED_CONVERSION_ALONE * rows)
-        } else {
-            let kind = usize::from(weight.is_float());
-            let converted = turns * FITTED_CODES[kind] * rows;
-            let alone = FITTED_CODES_ALONE[kind] * rows;
-            (converted + FITTED_CODES_MULTIPLIED * multiplied)
-                .max(alone + FITTED_CODES_MULTIPLIED_ALONE * multiplied)
-        };
+        multiplied = with_conversion(config, types, multiplied, sharing, scale.clock);
     }
     // A cluster of a cluster split computes one tile: it exchanges all partial sums before it
     // stores, and the next wave begins after its end.
@@ -296,4 +282,28 @@ fn estimate_tiles(
             + packing)
             * packed,
     }
+}
+
+/// The time of a K block of a mixed product, whose products take `multiplied`. `sharing`: tiles of
+/// the multiprocessor. All its consumers issue their conversions in turns. Times of conversions are
+/// those of rows of 128 bytes.
+pub(super) fn with_conversion(
+    config: &Sm90,
+    types: Types,
+    multiplied: f64,
+    sharing: f64,
+    clock: f64,
+) -> f64 {
+    let rows = f64::from(config.row_bytes(0)) / 128.0 / clock;
+    let weight = if types.b.is_widened() { types.b } else { types.a };
+    let turns = f64::from(config.tile[0]) / 64.0 * sharing;
+    if weight.is_whole() {
+        return (turns * FITTED_CONVERSION * rows + FITTED_CONVERTED_MULTIPLIED * multiplied)
+            .max(FITTED_CONVERSION_ALONE * rows);
+    }
+    let kind = usize::from(weight.is_float());
+    let converted = turns * FITTED_CODES[kind] * rows;
+    let alone = FITTED_CODES_ALONE[kind] * rows;
+    (converted + FITTED_CODES_MULTIPLIED * multiplied)
+        .max(alone + FITTED_CODES_MULTIPLIED_ALONE * multiplied)
 }

@@ -5,8 +5,9 @@
 //! (docs/design/ranking.md).
 
 use super::query::{CostQuery, Estimate};
+use super::sm90::with_conversion;
 use crate::kernel::sm90::{Schedule, Sm90};
-use crate::kernel::types::Types;
+use crate::kernel::types::{ProductClass, Types};
 
 /// FLOP per second and L2 bytes per second of one multiprocessor, L2 bytes per second of the chip,
 /// bytes per second of device memory.
@@ -31,13 +32,19 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let slots = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     let (waves, sharing) = ((tiles / slots).ceil(), (tiles.min(slots) * size / sms).max(1.0));
 
-    let element = types.a.width();
-    let blocks = (problem.k() as f64 * element / 128.0).ceil();
+    let mixed = types.class() == ProductClass::Mixed;
+    let blocks = (problem.k() as f64 / f64::from(config.k_block(types))).ceil();
+    // In a mixed product, wgmma multiplies 16-bit elements.
+    let block_bytes = f64::from(config.row_bytes(0) * types.widening());
     let [a_rows, b_rows] = config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0);
     let operands = a_rows / cluster_n + b_rows / cluster_m;
-    let multiplied = tile_m * tile_n * 128.0 / (FITTED_TENSOR_RATE * scale.tensor);
-    let loaded = operands / (FITTED_L2_RATE * scale.clock);
-    let block = multiplied.max(loaded) * sharing;
+    let mut multiplied =
+        tile_m * tile_n * block_bytes / (FITTED_TENSOR_RATE * scale.tensor) * sharing;
+    let loaded = operands / (FITTED_L2_RATE * scale.clock) * sharing;
+    if mixed {
+        multiplied = with_conversion(config, types, multiplied, sharing, scale.clock);
+    }
+    let block = multiplied.max(loaded);
     let ends = match config.schedule {
         Schedule::Cooperative => waves,
         Schedule::PingPong => (waves - 1.0) * FITTED_PING_PONG_END + 1.0,
@@ -48,14 +55,14 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let b = b * (1.0 + FITTED_REREAD * (config.expected_strips(problem) - 1.0));
-    let bytes = element * (a + b) + types.out.bytes() as f64 * out;
+    let bytes = types.a.width() * a + types.b.width() * b + types.out.bytes() as f64 * out;
     let memory = bytes / (FITTED_MEMORY_RATE * scale.memory);
     Estimate {
         waves,
         bytes,
-        arithmetic_seconds: waves * blocks * multiplied * sharing,
+        arithmetic_seconds: waves * blocks * multiplied,
         memory_seconds: memory,
-        cache_seconds: (waves * blocks * loaded * sharing).max(from_cache),
+        cache_seconds: (waves * blocks * loaded).max(from_cache),
         launch_seconds: FITTED_LAUNCH + ends,
         total_seconds: FITTED_LAUNCH + (work.powi(4) + memory.powi(4)).powf(0.25),
     }

@@ -73,8 +73,8 @@ impl Sm90 {
         let rows = sides[at].view.shape[sides[at].rows].max(1) as u64;
         // Only the device knows where a group's rows end. If threads load A, the program loads B's
         // slice as one box. Unequal slices are one box each.
-        if (self.groups == Groups::AlongM && at == 0) || self.loads_by_threads() || slice > shorter
-        {
+        let has_groups = self.groups == Groups::AlongM && at == usize::from(self.crossed());
+        if has_groups || self.loads_by_threads() || slice > shorter {
             return slice;
         }
         if rows < u64::from(slice) {

@@ -49,6 +49,18 @@ pub(super) fn eight_bit() -> Vec<Shape> {
     ]
 }
 
+/// Along M of a mixed product, whose groups lie along the program's columns: tiles of `codes`, for
+/// any number of rows. There are many tiles, one or more for each group, so that no split pays. Two
+/// consumers of 32 columns, of which a multiprocessor holds two CTAs, spill with zero points.
+pub(super) fn weights() -> Vec<Shape> {
+    [[128, 16], [192, 32], [128, 64], [128, 128]].map(|tile| cooperative(tile, [1, 1])).into()
+}
+
+/// The same with K blocks half as long, of which more stages fit, for large groups.
+pub(super) fn weights_wide() -> Vec<Shape> {
+    vec![cooperative([128, 256], [1, 1])]
+}
+
 /// As `eight_bit`, for float8 without totals. In ping-pong, the group walk and the scales
 /// of groups leave no registers for more than 144 columns.
 pub(super) fn fast_sums() -> Vec<Shape> {

@@ -160,6 +160,16 @@ impl Sm90 {
                 offer(grouped_shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
             }
         }
+        if class == ProductClass::Mixed && types.b.is_widened() {
+            // The weights are the program's A.
+            let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
+            let kind = Sm90 { groups: Groups::AlongM, swapped: true, ..Sm90::of(layout) };
+            offer(grouped_shapes::weights(), kind);
+            // Integers of 8 bits are not timed in these tiles.
+            if types.b != DType::I8 && types.b != DType::U8 {
+                offer(grouped_shapes::weights_wide(), Sm90 { half_rows: true, ..kind });
+            }
+        }
         if class == ProductClass::Half {
             // A is row-major, since a group begins at any row, but a box begins at multiples of 16
             // bytes along the contiguous dimension.

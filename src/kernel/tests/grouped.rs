@@ -181,3 +181,48 @@ fn two_products_in_groups_count_the_columns_of_both_matrices() {
     }
     assert!(ranked(&grouped_along_k(Bf16, [64, 64, 64], 2), H100, Fusion::Dual).is_empty());
 }
+
+#[test]
+fn rows_of_groups_by_weights_lie_along_the_columns_of_the_program() {
+    let target = Target { multiprocessors: 1 << 20, ..Target::typical(90) };
+    let (n, k, groups) = (2880, 2944, 32);
+    for weight in [DType::E2m1, DType::I4, DType::E4m3, DType::U8] {
+        let mut widths = Vec::new();
+        for rows in [32, 2048, 32768] {
+            let Problem::GroupedGemm(halves) = grouped(Bf16, rows, n, k, groups, Major::Column, 1)
+            else {
+                panic!("not grouped")
+            };
+            let b = View { dtype: weight, ..halves.b };
+            let problem = Problem::GroupedGemm(GroupedGemmProblem { b, ..halves });
+            let of_sm90 = |kernel: &&Kernel| kernel.family() == "sm90";
+            let kernels: Vec<_> = kernels_for(&problem).filter(of_sm90).collect();
+            assert!(kernels.len() >= 4, "{weight}");
+            for kernel in &kernels {
+                let Design::Sm90(config) = &kernel.design else { panic!("{kernel}") };
+                let launch = kernel.launch(&problem, target, 0, None).expect("there is an output");
+                let Params::Sm90(params) = launch.params else { panic!("{kernel}") };
+                let [a, b, out] = params.maps;
+                let packing = i64::from(weight.packing());
+                let extents = a.expect("weights are aligned").extents;
+                assert_eq!(extents, [k / packing, n, groups].map(|extent| extent as u64));
+                let extents = b.expect("activations are aligned").extents;
+                assert_eq!(extents, [k, rows, 1].map(|extent| extent as u64));
+                assert!(out.is_none(), "{kernel}");
+                let scalars = params.scalars;
+                assert_eq!((scalars.m, scalars.n), (n as i32, rows as i32));
+                assert_eq!((scalars.batch, scalars.batched), (groups as i32, [1, 0]));
+                // Only the device knows where the rows of a group end.
+                assert_eq!(scalars.boxes[1], config.tile[1] as i32);
+                let [columns, width] = config.tile.map(i64::from);
+                let alone = (groups - 1).min(rows);
+                let strips = alone + (rows - alone + width - 1) / width;
+                let tiles = strips * ((n + columns - 1) / columns);
+                assert!(i64::from(launch.grid) >= tiles, "{kernel}");
+            }
+            let Design::Sm90(first) = &kernels[0].design else { panic!("{}", kernels[0]) };
+            widths.push(first.tile[1]);
+        }
+        assert!(widths[0] <= 32 && widths[2] >= 128 && widths.is_sorted(), "{weight}: {widths:?}");
+    }
+}
