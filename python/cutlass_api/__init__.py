@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from cutlass_api.ops import linear as linear
     from cutlass_api.ops import linears as linears
     from cutlass_api.ops import mixed_mm as mixed_mm
+    from cutlass_api.ops import quantized_grouped_mm as quantized_grouped_mm
     from cutlass_api.ops import quantized_linear as quantized_linear
     from cutlass_api.ops import scaled_grouped_mm as scaled_grouped_mm
     from cutlass_api.ops import scaled_mm as scaled_mm
@@ -80,7 +81,8 @@ _FUNCTIONS = {
     **dict.fromkeys(
         (
             *("grouped_mm", "grouped_mm_weight_grad", "int8_mm", "linear", "linears"),
-            *("mixed_mm", "quantized_linear", "scaled_grouped_mm", "scaled_mm"),
+            *("mixed_mm", "quantized_grouped_mm", "quantized_linear"),
+            *("scaled_grouped_mm", "scaled_mm"),
         ),
         "ops",
     ),

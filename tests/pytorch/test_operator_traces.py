@@ -41,6 +41,10 @@ def all_operators(a, b, weight, bias):
         + OPS.quantized_linear(
             x.half().repeat(1, 4), words, factors, None, None, None, "Int4"
         ).float()
+        + OPS.quantized_grouped_mm(
+            *(x.half().repeat(1, 4), words[None].expand(2, 6, 1, 4), factors.expand(2, 6, 1)),
+            *(None, None, "Int4", rows),
+        ).float()
         + OPS.scaled_grouped_mm(
             x.to(F8), narrow.expand(2, 8, 6), one, scale.expand(2, 1, 6), rows, torch.float32
         )

@@ -42,6 +42,7 @@ from support.distributed_calls import (
     SWIGLU,
     ends,
     int4,
+    int4_stack,
     integers,
     rand,
     scales,
@@ -152,6 +153,9 @@ GRADIENTS = {
     ],
     "mixed_mm": [(rand(8, 12).half(), integers(12, 16), scales(16))],
     "quantized_linear": [(rand(8, 128).half(), *int4(16, 128, 32))],
+    "quantized_grouped_mm": [
+        (rand(9, 128).half(), *int4_stack(3, 16, 128, group=32), ends(4, 4, 9))
+    ],
     "mm_epilogue": [
         (rand(8, 12), rand(12, 16), [rand(16)], BIAS_RELU),
         (rand(8, 16, dtype=BF16), FACTOR, [FACTOR.neg()], SWIGLU),

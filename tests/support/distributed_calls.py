@@ -55,6 +55,12 @@ def int4(n, k, group, repacked=True):
     return *weight.fields, None, "Int4"
 
 
+def int4_stack(*extents, group):
+    """The fields of a stack of weights, and the name of their class."""
+    stack = quantize.int4(rand(*extents), group).repack()
+    return *stack.fields, "Int4"
+
+
 #: Calls of each operator by the dimensions of the product that shard them on the mesh: `+` stands
 #: for a factor that is a partial sum.
 CALLS = {
@@ -142,6 +148,13 @@ CALLS = {
     "quantized_linear_grad": [
         ("m0 k n +", rand(8, 16).half(), *int4(16, 256, 64)),
         ("m0 k n +", rand(8, 16).half(), *int4(16, 128, None, repacked=False)),
+    ],
+    "quantized_grouped_mm": [
+        ("n k +", rand(9, 256).half(), *int4_stack(3, 16, 256, group=64), ends(4, 4, 9)),
+        ("n k +", rand(9, 128).half(), *int4_stack(3, 16, 128, group=None), ends(4, 4, 9)),
+    ],
+    "quantized_grouped_mm_grad": [
+        ("k n +", rand(9, 16).half(), *int4_stack(3, 16, 256, group=64), ends(4, 4, 9)),
     ],
     "quantize": [
         ("", rand(8, 16), F8, [-1, -1]),

@@ -63,6 +63,11 @@ def int4(t):
     return t(6, 1, 4).int(), t(6, 1), None, None, None, "Int4"
 
 
+def int4_stack(t):
+    """The fields of a stack of weights (3, 6, 32), and the name of its class."""
+    return t(3, 6, 1, 4).int(), t(3, 6, 1), None, None, "Int4"
+
+
 def operator_of(case):
     return getattr(OPS, case.partition(",")[0])
 
@@ -93,6 +98,8 @@ EVERY = {
     ),
     "quantized_linear": lambda t: (t(4, 32).half(), *int4(t), t(6), "gelu"),
     "quantized_linear_grad": lambda t: (t(4, 6).half(), *int4(t)),
+    "quantized_grouped_mm": lambda t: (t(9, 32).half(), *int4_stack(t), ends(4, 4, 9)),
+    "quantized_grouped_mm_grad": lambda t: (t(9, 6).half(), *int4_stack(t), ends(4, 4, 9)),
     "quantize": lambda t: (t(4, 8), torch.uint8, [1, 128]),
 }
 assert EVERY.keys() == OPERATORS.keys()

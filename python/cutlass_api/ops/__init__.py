@@ -16,6 +16,7 @@ from cutlass_api.ops._python import (
     linear,
     linears,
     matmul,
+    quantized_grouped_mm,
     quantized_linear,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "linears",
     "matmul",
     "mixed_mm",
+    "quantized_grouped_mm",
     "quantized_linear",
     "scaled_grouped_mm",
     "scaled_mm",

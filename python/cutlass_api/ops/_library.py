@@ -90,8 +90,9 @@ def launch(
     kernel: str | None = None,
 ) -> Any:
     """Runs ``launch_gemm`` and returns ``out``. Errors name the operator. ``element``: the type of
-    4 bits of B, which is then the int32 words (N, K / 32, 4) of a repacked weight. ``kernel``: the
-    name of the kernel to run, if it serves the operands.
+    4 bits of B, which is then the int32 words (N, K / 32, 4) of a repacked weight; with
+    ``offsets``, those of a stack (G, N, K / 8). ``kernel``: the name of the kernel to run, if it
+    serves the operands.
 
     For FakeTensors and meta tensors, raises what the launch of real tensors would raise.
     """
@@ -162,7 +163,8 @@ def check(
     except (TypeError, ValueError, BufferError) as error:
         raise type(error)(f"cutlass_api::{operator}: {error}") from None
     # A guard: the compiled code serves operands that agree in K.
-    torch._check(A.shape[-1] == (B.shape[-2] if element is None else 32 * B.shape[1]))
+    words = B.shape[1] * 4 if offsets is None else B.shape[-1]
+    torch._check(A.shape[-1] == (B.shape[-2] if element is None else 8 * words))
 
 
 class DataDependentSize(Exception):

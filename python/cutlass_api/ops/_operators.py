@@ -11,6 +11,7 @@ from cutlass_api.ops import (
     _linear,
     _quantization,
     _quantized,
+    _quantized_grouped,
     _quantized_linear,
     _vmap,
 )
@@ -18,7 +19,7 @@ from cutlass_api.ops._operator import Operator
 
 GROUPS = (
     *(_dense, _linear, _joint, _grouped, _gated),
-    *(_quantized, _quantized_linear, _quantization, _fused),
+    *(_quantized, _quantized_linear, _quantized_grouped, _quantization, _fused),
 )
 #: The records by name, in the order of the guide's table.
 OPERATORS: dict[str, Operator] = {

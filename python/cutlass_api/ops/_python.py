@@ -170,6 +170,40 @@ def quantized_linear(
     return OPS.quantized_linear(input, *fields, type(weight).__name__, bias, activation)
 
 
+def quantized_grouped_mm(
+    a: Tensor, weight: Weight, offs: Tensor, *, zero_rest: bool = False
+) -> Tensor:
+    """``a[s:e] @ weight[g].dequantize().T`` for each group g of rows s to e: the products of a
+    mixture of experts whose weights are quantized.
+
+    - ``a``: (TotalM, K), float16 or bfloat16, on the device of the weights. The result is
+      (TotalM, N), in this dtype.
+    - ``weight``: a stack (G, N, K) of any class of :mod:`cutlass_api.weights`: one for each group.
+      ``weight.repack()`` returns it in the order that kernels read; of another order, each call
+      makes a copy in that order.
+    - ``offs``: (G,), int32 or int64, on the device of ``a``: the end row of each group. Kernels
+      read the offsets on the device, also at the replay of a CUDA graph.
+    - ``zero_rest``: whether rows past the last group are zeros. By default, they are uninitialized.
+
+    One launch on compute capability 9.0. A GPU for which no kernel reads the weights multiplies by
+    a copy in the dtype of ``a``. Rounding is that of :func:`quantized_linear`.
+
+    ``a`` has a gradient, which is computed with a copy of the weights in its dtype and is zero past
+    the last group. Autocast casts ``a``. Compiled and exported graphs hold one operator.
+
+    Raises TypeError if ``weight`` is of no such class, and ValueError if it is no stack, or shapes,
+    dtypes or devices do not match; on the CPU, also for offsets that decrease or exceed the rows.
+    The backward of fields of the weight raises RuntimeError.
+    """
+    if not isinstance(weight, Weight):
+        raise TypeError(
+            f"cutlass_api.quantized_grouped_mm: weight is {type(weight).__name__}; pass a stack of "
+            "weights of cutlass_api.weights, or call cutlass_api.grouped_mm"
+        )
+    name = type(weight).__name__
+    return OPS.quantized_grouped_mm(a, *weight.fields, name, offs, zero_rest)
+
+
 def activation_name(function: Callable[..., Any]) -> str:
     """The name of a function of ``cutlass_api.fusion.activation`` or torch."""
     name = getattr(function, "__name__", "")

@@ -99,8 +99,9 @@ def factor_of(weight: Weight) -> Factor:
     format, repacked = weight.format, weight.format.repack(weight.fields)
     operands, blocks = format.of_product(repacked)
     if format.packing > 1:
-        return Factor(repacked.values, operands, blocks, format.kernel_element)
-    return Factor(repacked.values.t(), operands, blocks, None)
+        values = repacked.values.flatten(-2) if weight.is_stack else repacked.values
+        return Factor(values, operands, blocks, format.kernel_element)
+    return Factor(repacked.values.mT, operands, blocks, None)
 
 
 def quantized_linear_grad(
@@ -120,11 +121,25 @@ def quantized_linear_grad(
 
 
 def weight_of(operator: str, *fields_and_format: Any) -> Weight:
-    """The weight that has these fields."""
+    """The weight (N, K) that has these fields."""
+    weight = any_weight_of(operator, *fields_and_format)
+    if weight.is_stack:
+        raise refuse(
+            operator,
+            f"the weight is a stack {list(weight.shape)}; pass one of its matrices, or call "
+            "cutlass_api.quantized_grouped_mm",
+        )
+    return weight
+
+
+def any_weight_of(operator: str, *fields_and_format: Any) -> Weight:
+    """The weight, or the stack of weights, that has these fields. Those of a stack are without a
+    permutation.
+    """
     *fields, format = fields_and_format
     if format not in CLASSES:
         raise refuse(operator, f"format is {format!r}; pass one of {', '.join(CLASSES)}")
-    pairs = zip(FIELDS, fields, strict=True)
+    pairs = zip(FIELDS, fields, strict=False)
     passed = {name: x.contiguous() for name, x in pairs if x is not None}
     key = None
     if not isinstance(passed["values"], FakeTensor):  # symbolic sizes have no hash
@@ -178,11 +193,16 @@ def fields_of(call: Call) -> list[Any]:
     return [getattr(call, name) for name in FIELDS]
 
 
+def check_fields(call: Call, product: str = "linear") -> None:
+    """Refuses fields that require a gradient. ``product``: what has one."""
+    named = ((name, getattr(call, name, None)) for name in FIELDS)
+    if names := [name for name, x in named if x is not None and x.requires_grad]:
+        raise NoDerivative(f"dequantize the weight and call cutlass_api.{product}", names=names)
+
+
 def save_fields(ctx: Any, call: Call, *others: Tensor | None) -> None:
+    check_fields(call)
     fields = fields_of(call)
-    pairs = zip(FIELDS, fields, strict=True)
-    if names := [name for name, x in pairs if x is not None and x.requires_grad]:
-        raise NoDerivative("dequantize the weight and call cutlass_api.linear", names=names)
     ctx.format = call.format
     ctx.save_for_backward(*fields, *others)
 
@@ -267,24 +287,25 @@ def field_labels(call: Call, counts_values: bool = False) -> tuple[dict[Any, Lab
     """
     formats = CLASSES[call.format]._formats(dtype_of(call.scales))
     values = torch.empty(call.values.shape, dtype=dtype_of(call.values), device="meta")
-    n, k = formats[0].extents(values)
-    shapes = [each.layout(n, k)["scales"][0] for each in formats]
+    *outer, k = formats[0].extents(values)
+    shapes = [each.layout(*outer, k)["scales"][0] for each in formats]
     pairs = zip(formats, shapes, strict=True)
     found = (each.scales for each, shape in pairs if shape == tuple(call.scales.shape))
     shared, blocks = next(found, TENSOR), Blocks()
-    of_scales: Labels = () if shared == TENSOR else blocks.add(shared, "n", "k", True, 2)
-    blocks.require("k", WORDS if call.permutation is None else 0)
+    stack: Labels = ("g",) if len(outer) > 1 else ()
+    of_scales = stack + (() if shared == TENSOR else blocks.add(shared, "n", "k", True, 2))
+    blocks.require("k", WORDS if getattr(call, "permutation", None) is None else 0)
     if counts_values:
-        blocks["k"] //= max(1, k // max(1, values.shape[1]))
+        blocks["k"] //= max(1, k // max(1, values.shape[len(outer)]))
     known: dict[str, Labels] = {
-        "values": ("n", "k", None)[: values.dim()],
+        "values": (*stack, "n", "k", None)[: values.dim()],
         "scales": of_scales,
         "zeros": of_scales,
-        "factor": ("n", None),
+        "factor": (*stack, "n", None),
     }
     labels: dict[Any, Labels] = {}
     for name in FIELDS:
-        if (spec := getattr(call, name)) is not None:
+        if (spec := getattr(call, name, None)) is not None:
             whole = (None,) * len(spec.shape)
             of_field = known.get(name, whole)
             labels[name] = of_field if len(of_field) == len(whole) else whole
