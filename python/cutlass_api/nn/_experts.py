@@ -260,7 +260,8 @@ def experts(
     Raises ValueError as :func:`route` does.
     """
     routing = route(index, len(up[0].fields["values"] if isinstance(up[0], Stack) else up[0]))
-    # PyTorch 2.11 compiles no autograd.Function of variable arguments without a gradient.
+    # PyTorch 2.11 compiles no autograd.Function of variable arguments without a gradient
+    # (findings/compiled_function_of_variable_arguments.sh).
     numbers = None
     if needs_gradient(tokens):
         rows = Gather.apply(tokens, *routing)
