@@ -25,6 +25,14 @@ def alternating(columns):
     return silu(gate) * up
 
 
+CLAMPED = "silu(minimum(gate, 0.5)) * (clamp(up, -0.5, 0.5) + 1)"
+
+
+def clamped(columns):
+    gate, up = columns[..., ::2].clamp(max=0.5), columns[..., 1::2].clamp(-0.5, 0.5)
+    return silu(gate) * (up + 1)
+
+
 def squared(columns):
     return columns.relu().square()
 
@@ -33,6 +41,7 @@ def squared(columns):
 LAYOUTS = {
     "gate": ({}, 2, halves),
     "alternating gate": ({"interleaved": True}, 2, alternating),
+    "expression": ({"activation": CLAMPED, "interleaved": True}, 2, clamped),
     "no gate": ({"activation": "gelu"}, 1, gelu),
     "function": ({"activation": squared}, 1, squared),
     "function of a gate": ({"activation": alternating}, 2, alternating),
@@ -180,7 +189,7 @@ def test_copies(is_quantized):
 
 @pytest.mark.parametrize("is_quantized", [False, True])
 def test_one_graph(is_quantized):
-    layer = float8("128 x 128")[0] if is_quantized else Experts(*matrices(), interleaved=True)
+    layer = float8("128 x 128")[0] if is_quantized else Experts(*matrices(), activation=CLAMPED)
     hidden, index, weights = inputs()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     of = [hidden, weights, *layer.parameters()]
@@ -259,6 +268,9 @@ INT4 = [quantize.int4(each.bfloat16(), 32) for each in UP]
         (ValueError, (UP[:, 1:], DOWN), {}, "up returns 191 columns and down takes 96; pass 192"),
         (ValueError, (UP, DOWN), {"activation": "swish"}, "activation is 'swish'; pass a function"),
         (TypeError, (UP, DOWN), {"activation": 3}, "activation is 3"),
+        (ValueError, (UP, DOWN), {"activation": "gate * c"}, r"activation is 'gate \* c': .*c"),
+        (ValueError, (UP, DOWN), {"activation": "gate *"}, r"activation is 'gate \*': "),
+        (ValueError, (UP[:, :INNER], DOWN), {"activation": CLAMPED}, "up returns 96 columns"),
         (
             ValueError,
             (UP, DOWN),

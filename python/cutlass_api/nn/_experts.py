@@ -13,7 +13,6 @@ from torch import Tensor
 from cutlass_api._core import CudaFunction
 from cutlass_api._dtypes import CUDA_NAMES
 from cutlass_api.cuda import cuda_kernel
-from cutlass_api.fusion._functions import ACTIVATIONS, torch_function
 from cutlass_api.nn._stacks import Stack
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._evaluate import evaluate
@@ -167,12 +166,6 @@ def of_slots(values: Tensor, routing: Routing) -> Tensor:
 
 #: The matrices of experts: (experts, K, N), or quantized.
 Matrices: TypeAlias = Tensor | Stack
-
-
-#: The activations of :mod:`cutlass_api.fusion`. ``torch_function`` is not traced.
-ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
-    name: torch_function(name) or (lambda argument: argument) for name in ACTIVATIONS
-}
 
 
 class Gate(NamedTuple):

@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from cutlass_api._dtypes import FLOATS
-from cutlass_api.nn._experts import ACTIVATED, Gate, Matrices, experts
+from cutlass_api.fusion._functions import ACTIVATIONS
+from cutlass_api.nn._experts import Gate, Matrices, experts
 from cutlass_api.nn._fields import bits_of, keeping, restore
 from cutlass_api.nn._stacks import Stack, stacked
+from cutlass_api.ops import _epilogues
+from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.weights import Weight
 from cutlass_api.weights._formats import names
 
@@ -37,8 +40,9 @@ class Experts(torch.nn.Module):
       quantized in each call, as by ``activations="fp8"`` of :class:`Linear`.
     - ``up_bias``, ``down_bias``: (experts, N) and (experts, K), or None.
     - ``activation``: the name of one of :mod:`cutlass_api.fusion`, for activation(gate) * up, or
-      activation(up) without a gate; or a function of the product (rows, N) that returns
-      (rows, inner).
+      activation(up) without a gate; an expression of ``gate`` and ``up`` in the language of
+      epilogues, as "silu(gate) * clamp(up, -7, 7)"; or a function of the product (rows, N) that
+      returns (rows, inner).
     - ``interleaved``: whether rows of gate and up alternate, gate first, as those of gpt-oss.
     - ``transposed``: whether the tensors are (experts, K, N) and (experts, inner, K).
 
@@ -168,7 +172,8 @@ class Experts(torch.nn.Module):
             return activation
         if "gate_up_proj" in self.formats:
             return Gate(activation, self.interleaved)
-        return ACTIVATED[activation]
+        source = f"def epilogue(accum): D = {activation}(accum); return D"
+        return lambda rows: evaluate(source, rows, ())
 
     def _check(self, hidden_states: Tensor, index: Tensor, weights: Tensor, tokens: Any) -> None:
         if hidden_states.shape[-1] != self.hidden_size:
@@ -292,11 +297,18 @@ def _check_activation(activation: Any, n: int, inner: int, interleaved: bool) ->
                 "columns that alternate"
             )
         return
-    if activation not in ACTIVATED:
+    if activation.isidentifier() and activation not in ACTIVATIONS:
         raise ValueError(
-            f"Experts: activation is {activation!r}; pass a function, or one of "
-            f"{names(sorted(ACTIVATED))}"
+            f"Experts: activation is {activation!r}; pass a function, an expression of gate and "
+            f"up, or one of {names(sorted(ACTIVATIONS))}"
         )
+    if not activation.isidentifier():
+        _check_expression(activation)
+        if n == inner:
+            raise ValueError(
+                f"Experts: activation is {activation!r}, of gate and up, and up returns {n} "
+                f"columns; pass {2 * inner}"
+            )
     if n not in (inner, 2 * inner):
         raise ValueError(
             f"Experts: up returns {n} columns and down takes {inner}; pass {2 * inner} with a "
@@ -304,6 +316,14 @@ def _check_activation(activation: Any, n: int, inner: int, interleaved: bool) ->
         )
     if interleaved and n == inner:
         raise ValueError("Experts: interleaved=True needs a gate, and up has no columns of one")
+
+
+def _check_expression(activation: str) -> None:
+    one = torch.zeros(1)
+    try:
+        evaluate(_epilogues.gated(activation), one, [one])
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"Experts: activation is {activation!r}: {error}") from None
 
 
 def _parameter(weight: Tensor) -> torch.nn.Parameter:

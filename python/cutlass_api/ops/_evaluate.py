@@ -20,9 +20,9 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
 def evaluate(epilogue: str, accum: Tensor, inputs: Sequence[Any]) -> Tensor:
     """D of an epilogue without further outputs, computed by torch in the accumulator's dtype, which
     the inputs have that are not numbers. The input of `product` is the product."""
-    traced = trace_epilogue(epilogue)
+    nodes, result = traced(epilogue)
     values: list[Tensor] = []
-    for name, *reads in traced.nodes:
+    for name, *reads in nodes:
         if name == "accum":
             value = accum
         elif name in ("input", "product"):
@@ -38,8 +38,15 @@ def evaluate(epilogue: str, accum: Tensor, inputs: Sequence[Any]) -> Tensor:
                 operands[0] = operands[0] != 0
             value = OPERATIONS[name](*operands).to(accum.dtype)
         values.append(value)
-    (_, result, _) = traced.results[0]
     return values[result].expand(torch.broadcast_shapes(values[result].shape, accum.shape))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def traced(epilogue: str) -> tuple[Any, int]:
+    """The nodes of an epilogue, and the place of D among them: constants in graphs."""
+    found = trace_epilogue(epilogue)
+    (_, result, _) = found.results[0]
+    return tuple(map(tuple, found.nodes)), result
 
 
 def derivative(function: EpilogueFunction) -> Callable[[Tensor, Tensor], Tensor]:
