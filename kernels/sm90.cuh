@@ -20,9 +20,10 @@
 // Groups     Their ends are read on the device. ALONG_M: A and the output are stacks of row groups,
 //            with a matrix B each. A tile lies in one group; rows of the next group may be loaded
 //            and multiplied, but are not stored. Of a mixed product, whose weights are A, a group
-//            has a matrix A instead, and the rows lie along n. ALONG_K: the groups divide K of A
-//            and B, with a matrix of the output each. The last K block of a group may hold K of the
-//            next group, which consumers overwrite by zeros.
+//            has a matrix A instead, and the rows lie along n. Masked: the operand of rows and the
+//            output have a matrix for each group, of which the first rows exist. ALONG_K: the
+//            groups divide K of A and B, with a matrix of the output each. The last K block of a
+//            group may hold K of the next group, which consumers overwrite by zeros.
 // Elements   A and B have the same type: f16, bf16, f32 as tf32, s8, u8; or each is e4m3 or e5m2;
 //            or MIXED: A is s8, u8, e4m3 or codes of 4 bits, and B f16 or bf16. Accumulators are
 //            f32, for f16 also f16, for s8 and u8 s32. wgmma reads operands of other than 16 bits
@@ -140,7 +141,7 @@ struct Sm90Gemm {
     const unsigned clusters = gridDim.x / CLUSTER;
     unsigned cluster = blockIdx.x / CLUSTER;
     if constexpr (OVER_GRID) {
-      splits = params.splits;
+      splits = params.splits_or_stacked;
       split = cluster / order.count;
       cluster -= split * order.count;
     }

@@ -38,13 +38,12 @@
 // A kernel stores encode<Out>(Epilogue::result(value)).
 //
 // One call covers WIDTH accumulators of row m of the program's output, starting at column n, of one
-// matrix of the batch. With groups along M, `batch` is the group, and the output's rows are those
-// of all groups; operands that have its rows have the batch stride 0. The accumulators form runs of
-// RUN adjacent columns; consecutive runs start 8 columns apart, as in the accumulator fragments of
-// mma and wgmma. n is a multiple of RUN. `valid` counts the columns from n on that lie inside the
-// output: elements at or beyond it are ignored. load() accepts valid <= 0 and reads nothing. Each
-// output element is passed exactly once. Values are f64, f32 or s32: f16 accumulators are widened
-// first.
+// matrix of the batch. With groups along M, `batch` is the group, and operands with the rows of all
+// groups have the batch stride 0. The accumulators form runs of RUN adjacent columns; consecutive
+// runs start 8 columns apart, as in the accumulator fragments of mma and wgmma. n is a multiple of
+// RUN. `valid` counts the columns from n on that lie inside the output: elements at or beyond it
+// are ignored. load() accepts valid <= 0 and reads nothing. Each output element is passed exactly
+// once. Values are f64, f32 or s32: f16 accumulators are widened first.
 #pragma once
 #include "common/types.cuh"
 

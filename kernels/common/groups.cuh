@@ -3,6 +3,8 @@
 //   ALONG_M  The rows of A and of the output are the rows of all groups, stacked; each group has a
 //            matrix B of its own. Tiles are numbered on the device (GroupWalk): the tiles of the
 //            first group, then those of the second, and so on.
+//   masked   As ALONG_M, by the same kernels: A and the output have a matrix for each group, of
+//            whose rows the first ones exist, as many as `ends` counts.
 //   ALONG_K  K of A and of B is that of all groups, one after the other; each group has a matrix of
 //            the output. Tiles are those of a batch, each with the K of its group (GroupDepths).
 #pragma once
@@ -15,6 +17,9 @@ enum class Groups { NONE, ALONG_M, ALONG_K };
 struct GroupOffsets {
   const int* ends;  // ends[step * group]: the row (index of K) after the group's last
   long long step;   // in elements
+
+  // A plain load, not __ldg: the preceding grid may still have been writing when this one started.
+  __device__ __forceinline__ int operator[](int group) const { return ends[step * group]; }
 };
 static_assert(sizeof(GroupOffsets) == 16);
 RUTLASS_FIELD(GroupOffsets, step, 8);
@@ -25,17 +30,24 @@ RUTLASS_FIELD(GroupOffsets, step, 8);
 // tiles.
 //
 // Any content of `ends` is safe: ends are clamped to the stacked rows and made monotonic, so a
-// group that would end before it begins is empty.
+// group that would end before it begins is empty. Counts of masked groups are clamped to the rows
+// of a matrix. The bits of `stacked` select, since branches take registers that the consumers of
+// ping-pong kernels lack, and so does a value that the kernel computes.
 template <int STRIP> class GroupWalk {
  public:
   struct Place {
-    int group, start, end;  // the group's rows
+    int group, start, end;  // the group's rows; from 0 on if masked
     unsigned tile;          // counted from the group's first
   };
 
-  __device__ __forceinline__ GroupWalk(const GroupOffsets& offsets, int groups, int rows,
-                                       unsigned tiles_per_strip)
-      : offsets(offsets), groups(groups), rows(rows), tiles_per_strip(tiles_per_strip) {
+  // `stacked`: -1; 0 if masked.
+  __device__ __forceinline__ GroupWalk(const GroupOffsets& offsets, int stacked, int groups,
+                                       int rows, unsigned tiles_per_strip)
+      : offsets(offsets),
+        stacked(stacked),
+        groups(groups),
+        rows(rows),
+        tiles_per_strip(tiles_per_strip) {
     view(0, 0);
   }
 
@@ -53,8 +65,8 @@ template <int STRIP> class GroupWalk {
   // The place of a tile whose group is in view.
   __device__ __forceinline__ Place operator[](unsigned tile) const {
     const int lane = __ffs(__ballot_sync(ALL, tile < tiles)) - 1;
-    return {before + lane - 1, __shfl_sync(ALL, end, lane - 1), __shfl_sync(ALL, end, lane),
-            tile - __shfl_sync(ALL, tiles, lane - 1)};
+    return {before + lane - 1, __shfl_sync(ALL, end, lane - 1) & stacked,
+            __shfl_sync(ALL, end, lane), tile - __shfl_sync(ALL, tiles, lane - 1)};
   }
 
  private:
@@ -68,14 +80,12 @@ template <int STRIP> class GroupWalk {
   // Reads the ends of the groups in view; prefix maximum of ends, prefix sum of tiles.
   __device__ __forceinline__ void view(int first_row, unsigned tiles_before) {
     const int lane = threadIdx.x % 32, group = before + lane - 1;
-    end = first_row;
-    // A plain load, not __ldg: the preceding grid may still have been writing when this one
-    // started.
-    if (lane > 0 && group < groups) end = max(end, min(offsets.ends[offsets.step * group], rows));
+    end = first_row & stacked;
+    if (lane > 0 && group < groups) end = max(end, min(offsets[group], rows));
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2)
-      end = max(end, __shfl_up_sync(ALL, end, distance));
-    const int start = __shfl_up_sync(ALL, end, 1);
+      end = max(end, __shfl_up_sync(ALL, end, distance) & stacked);
+    const int start = __shfl_up_sync(ALL, end, 1) & stacked;
     tiles = lane > 0 ? (end - start + STRIP - 1) / STRIP * tiles_per_strip : tiles_before;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -85,7 +95,8 @@ template <int STRIP> class GroupWalk {
   }
 
   const GroupOffsets offsets;
-  const int groups, rows;
+  const int stacked;
+  const int groups, rows;  // rows: of all groups; of each matrix if masked
   const unsigned tiles_per_strip;
   int before = 0;  // groups before those in view
   int end;         // of this lane's group
@@ -133,10 +144,7 @@ class GroupDepths {
       end = max(end, __shfl_up_sync(ALL, end, distance));
   }
 
-  // A plain load, not __ldg, as in GroupWalk.
-  __device__ __forceinline__ int end_of(int group) const {
-    return min(offsets.ends[offsets.step * group], k);
-  }
+  __device__ __forceinline__ int end_of(int group) const { return min(offsets[group], k); }
 
   const GroupOffsets offsets;
   const int groups, k;

@@ -5,8 +5,9 @@
 
 // out[l, m, n] = epilogue(sum over k of a[l, m, k] * b[l, k, n]). Strides count elements and may be
 // anything, including 0; matrices of a batch may overlap. Each family states what else it requires.
-// A grouped GEMM has `batch` groups. Along M: with a matrix b each; m is the rows of all groups.
-// Along K: with a matrix of the output each; k is that of all groups, and a and b have no batch.
+// A grouped GEMM has `batch` groups. Along M: with a matrix b each; m is the rows of all groups, or
+// those of each matrix of a and out if masked (common/groups.cuh). Along K: with a matrix of the
+// output each; k is that of all groups, and a and b have no batch.
 //
 // Mirrored field by field in the Rust core (src/kernel/params.rs).
 struct GemmParams {

@@ -24,7 +24,9 @@ __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) 
   const int tiles_n = (params.n + TILE_N - 1) / TILE_N;
   int batch, index, start = 0, end = params.m;
   if constexpr (ALONG_M) {
-    GroupWalk<TILE_M> walk(params.offsets, params.batch, params.m, tiles_n);
+    // Each matrix of a masked output begins elsewhere.
+    const int stacked = params.out_stride[0] == 0 ? -1 : 0;
+    GroupWalk<TILE_M> walk(params.offsets, stacked, params.batch, params.m, tiles_n);
     if (!walk.has(blockIdx.x)) return {};
     const auto place = walk[blockIdx.x];
     batch = place.group, index = place.tile, start = place.start, end = place.end;

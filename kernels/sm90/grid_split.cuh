@@ -63,7 +63,7 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
   __device__ __forceinline__ Sm90GridSplit(const Sm90Params& params, unsigned tiles, unsigned tile,
                                            unsigned split)
       : tile(tile),
-        splits(params.splits),
+        splits(params.splits_or_stacked),
         split(split),
         word(params.workspace + tile * WORD_STRIDE),
         sums(reinterpret_cast<float4*>(params.workspace + tiles * WORD_STRIDE)) {}

@@ -119,12 +119,12 @@ template <class Config> struct Sm90StoreRows {
       if (params.out_by_tma && (!ALONG_M || row + 16 <= end)) {
         ptx::fence_async_proxy();
         __syncwarp();
-        // If ALONG_M, the output is one matrix.
-        if (lane == 0)
-          ptx::tma_store(&params.out, ptx::shared_address(rows), column, row, ALONG_M ? 0 : batch);
+        // The output of stacked groups is one matrix.
+        const int matrix = ALONG_M ? batch & ~params.splits_or_stacked : batch;
+        if (lane == 0) ptx::tma_store(&params.out, ptx::shared_address(rows), column, row, matrix);
       } else if (ALONG_M && params.out_by_tma) {
         __syncwarp();
-        store_vectors(params, rows, row, column, end);
+        store_vectors(params, rows, batch, row, column, end);
       } else {
         __syncwarp();
         Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch +
@@ -142,11 +142,12 @@ template <class Config> struct Sm90StoreRows {
 
   // Stores a box's rows before `end` with 16-byte stores, to an output that TMA could address.
   static __device__ __forceinline__ void store_vectors(const Sm90Params& params,
-                                                       const unsigned char* rows, int row,
-                                                       int column, int end) {
+                                                       const unsigned char* rows, int batch,
+                                                       int row, int column, int end) {
     constexpr int VECTORS = BOX_BYTES / 16, WIDTH = 16 / int(sizeof(Out));
     static_assert(!ALONG_M || BOX_BYTES % 16 == 0);
-    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[1] * row + column;
+    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch +
+                     params.out_stride[1] * row + column;
     for (int index = threadIdx.x % 32; index < 16 * VECTORS; index += 32) {
       const int r = index / VECTORS, c = index % VECTORS * WIDTH;
       if (row + r < end && column + c < Config::output_column(params.n))

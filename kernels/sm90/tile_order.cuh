@@ -93,7 +93,8 @@ template <class Config> struct Sm90TileOrder {
     __device__ __forceinline__ Grouped(const Sm90Params& params)
         : across(tiles_along(ALONG_N ? params.m : params.n, OTHER)),
           band(params.band),
-          walk(params.offsets, params.batch, ALONG_N ? params.n : params.m, across) {}
+          walk(params.offsets, params.splits_or_stacked, params.batch,
+               ALONG_N ? params.n : params.m, across) {}
     __device__ __forceinline__ bool has(unsigned index) { return walk.has(index); }
     __device__ __forceinline__ Tile operator[](unsigned index) const {
       const auto place = walk[index];

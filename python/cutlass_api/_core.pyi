@@ -343,11 +343,15 @@ class GemmArguments(RuntimeArguments):
         """The prologue, or None."""
 
 class GroupedGemmArguments(RuntimeArguments):
-    """One GEMM per group. The groups divide the rows of A, or K.
+    """One GEMM per group. The groups divide the rows of A, or K, or are matrices of A.
 
     Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or
     (1, TotalM, N). offsets is int32 of shape (G,): the end row of each group. A group may be
     empty; rows after the last group are not written.
+
+    Masked, if A has a matrix for each of several groups: A has shape (G, M, K), B (G, K, N),
+    out (G, M, N). offsets is int32 of shape (G,): the count of rows of each group. The first
+    offsets[g] rows of out[g] are computed, and the others are not written.
 
     Groups along K, if B has rank 2 and out rank 3: A has shape (M, TotalK) or (1, M, TotalK),
     B (TotalK, N), out (G, M, N). offsets is int32 of shape (G,): the end of each group along
@@ -356,8 +360,8 @@ class GroupedGemmArguments(RuntimeArguments):
 
     Offsets rise from 0 to at most TotalM (TotalK). GPU kernels read the offsets on the
     device, at each launch and each graph replay, so they cannot raise for invalid offsets:
-    they clamp each offset to the range from its predecessor to TotalM (TotalK). The CPU
-    raises ValueError.
+    they clamp each offset to the range from its predecessor to TotalM (TotalK), and a count
+    to the range from 0 to M. The CPU raises ValueError.
 
     No kernel serves B or offsets of another rank, or another number of offsets; get_kernels
     then returns an empty list.

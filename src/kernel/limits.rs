@@ -24,7 +24,8 @@ pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
     let (DeviceId::Cuda(_), Some(product)) = (problem.device(), problem.product()) else {
         return Ok(());
     };
-    let has_strips = Operation::of(problem) == Operation::GroupedGemm;
+    // Groups of rows of one matrix.
+    let has_strips = Operation::of(problem) == Operation::GroupedGemm && product.out.shape[0] == 1;
     let batch = product.b.shape[0];
     let extents = [("M", product.m()), ("N", product.n()), ("K", product.k()), ("L", batch)];
     for (dimension, extent) in extents {

@@ -1,4 +1,4 @@
-//! Grouped GEMM: the groups divide the rows of A, or K.
+//! Grouped GEMM: the groups divide the rows of A, or K, or are matrices of which some rows exist.
 
 use super::check::{check_operands, same_extent};
 use super::{GemmProblem, ProblemError, ProblemOptions};
@@ -7,6 +7,10 @@ use crate::operand::{DType, View};
 /// Groups along M: `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns,
 /// `offsets (G,)` int32: the end row of each group. Each group of rows has its own matrix of B.
 /// Rows past the last offset belong to no group and stay unchanged.
+///
+/// Masked ([`GroupedGemmProblem::is_masked`]): `A (G, M, K)`, `B (G, K, N)`, `out (G, M, N)`,
+/// `offsets (G,)` int32: the count of rows of each group, the first of its matrix. The other rows
+/// of `out` stay unchanged.
 ///
 /// Groups along K ([`GroupedGemmProblem::is_along_k`]): `A (M, TotalK)` or `(1, M, TotalK)`,
 /// `B (TotalK, N)`, `out (G, M, N)`, `offsets (G,)` int32: the end of each group along K. Each
@@ -49,14 +53,22 @@ impl GroupedGemmProblem {
     /// [`GroupedGemmProblem::offsets_fit`], and no operand in [`GroupedGemmProblem::misranked`].
     pub fn check(&self) -> Result<(), ProblemError> {
         let GroupedGemmProblem { a, b, out, offsets, .. } = self;
-        let is_along_k = self.is_along_k();
+        let (is_along_k, is_masked) = (self.is_along_k(), self.is_masked());
         for (name, view) in [("A", a), ("out", out)] {
             let is_matrix = view.rank == 2 || (view.rank == 3 && view.shape[0] == 1);
-            if !is_matrix && (name == "A" || !is_along_k) {
+            if !is_matrix && !is_masked && (name == "A" || !is_along_k) {
                 return Err(ProblemError::rank(name, "2, or 3 with a leading 1", view));
             }
         }
-        let [m, k] = if is_along_k { ["M", "TotalK"] } else { ["TotalM", "K"] };
+        if is_masked {
+            same_extent("G", ("A", a, 0), ("B", b, 0))?;
+            same_extent("G", ("out", out, 0), ("B", b, 0))?;
+        }
+        let [m, k] = match (is_along_k, is_masked) {
+            (true, _) => ["M", "TotalK"],
+            (_, true) => ["M", "K"],
+            _ => ["TotalM", "K"],
+        };
         same_extent(m, ("out", out, 1), ("A", a, 1))?;
         if b.rank == 3 || is_along_k {
             same_extent(k, ("A", a, 2), ("B", b, 1))?;
@@ -74,13 +86,21 @@ impl GroupedGemmProblem {
         (self.b.rank, self.out.rank) == (2, 3)
     }
 
+    /// Whether A and `out` have a matrix for each group, and the offsets are counts of rows. Of one
+    /// group, this means the same as groups along M.
+    #[inline]
+    pub fn is_masked(&self) -> bool {
+        (self.a.rank, self.b.rank) == (3, 3) && self.a.shape[0] != 1
+    }
+
     pub fn groups(&self) -> i64 {
         if self.is_along_k() { self.out.shape[0] } else { self.b.shape[0] }
     }
 
     /// The operands without the offsets, as kernels address them. Groups along M: A and out hold
-    /// the rows of all groups, B is a batch of one matrix per group. Groups along K: a batch whose
-    /// matrices of A and of B have one address, the K of all groups and a batch stride of 0.
+    /// the rows of all groups, B is a batch of one matrix per group. Masked: a batch. Groups along
+    /// K: a batch whose matrices of A and of B have one address, the K of all groups and a batch
+    /// stride of 0.
     pub fn stacked(&self) -> GemmProblem {
         let GroupedGemmProblem { mut a, mut b, out, accumulator, options, .. } = *self;
         if self.is_along_k() {

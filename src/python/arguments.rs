@@ -225,18 +225,21 @@ impl GemmArguments {
 
 arguments!(
     GroupedGemmArguments(A, B, out, accumulator_type, offsets),
-    "One GEMM per group. The groups divide the rows of A, or K.\n\n\
+    "One GEMM per group. The groups divide the rows of A, or K, or are matrices of A.\n\n\
      Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or\n\
      (1, TotalM, N). B may be a stack of weights of cutlass_api.weights. offsets is int32 of shape (G,): the end row of each group. A group may be\n\
      empty; rows after the last group are not written.\n\n\
+     Masked, if A has a matrix for each of several groups: A has shape (G, M, K), B (G, K, N), out\n\
+     (G, M, N). offsets is int32 of shape (G,): the count of rows of each group. The first\n\
+     offsets[g] rows of out[g] are computed, and the others are not written.\n\n\
      Groups along K, if B has rank 2 and out rank 3: A has shape (M, TotalK) or (1, M, TotalK), B\n\
      (TotalK, N), out (G, M, N). offsets is int32 of shape (G,): the end of each group along K.\n\
      out[g] = A[:, start:end] @ B[start:end]: an epilogue of zeros for an empty group. What lies\n\
      after the last group is not used. Operands have no block scales.\n\n\
      Offsets rise from 0 to at most TotalM (TotalK). GPU kernels read the offsets on the device,\n\
      at each launch and each graph replay, so they cannot raise for invalid offsets: they clamp\n\
-     each offset to the range from its predecessor to TotalM (TotalK). The CPU raises\n\
-     ValueError.\n\n\
+     each offset to the range from its predecessor to TotalM (TotalK), and a count to the range\n\
+     from 0 to M. The CPU raises ValueError.\n\n\
      No kernel serves B or offsets of another rank, or another number of offsets;\n\
      get_kernels then returns an empty list.\n\n\
      Raises as GemmArguments does.",

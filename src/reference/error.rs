@@ -34,6 +34,12 @@ pub enum ReferenceError {
     )]
     OffsetsOrder { group: i64, start: i64, end: i64, extent: i64, divided: &'static str },
 
+    #[error(
+        "counts of rows must lie in 0 to {rows}, the rows of each matrix of A, but group {group} has \
+         {count}"
+    )]
+    Count { group: i64, count: i64, rows: i64 },
+
     #[error("the host lacks {bytes} bytes of memory for a reduced output of the CPU reference")]
     Memory { bytes: usize },
 }

@@ -155,7 +155,8 @@ pub unsafe fn multiply_groups(
     let GroupedGemmProblem { a, b, out, accumulator, options, .. } = *problem;
     // SAFETY: guaranteed by the caller.
     let ends = unsafe { read_offsets(problem) }?;
-    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let start_after = |end: &i64| if problem.is_masked() { 0 } else { *end };
+    let starts = std::iter::once(0).chain(ends.iter().map(start_after));
     let groups: Vec<_> = starts.zip(&ends).enumerate().collect();
     if problem.is_along_k() {
         return groups.into_par_iter().try_for_each(|(group, (start, end))| {
@@ -175,7 +176,7 @@ pub unsafe fn multiply_groups(
     groups.into_par_iter().try_for_each(|(group, (start, end))| {
         let rows = |view: &View| View {
             shape: [1, end - start, view.shape[2]],
-            // An operand of the epilogue may have a row for each group.
+            // Masked groups have a matrix each; an operand of the epilogue may have a row each.
             ..starting_at(&starting_at(view, 0, group as i64), 1, start)
         };
         let matrix = |b: &View| View {
@@ -200,7 +201,7 @@ pub unsafe fn multiply_groups(
 }
 
 /// The end of each group. Checks that the offsets do not decrease and stay within the rows of A, or
-/// within K.
+/// within K; of masked groups, that the counts stay within the rows of a matrix of A.
 ///
 /// # Safety
 /// The offsets are readable.
@@ -222,6 +223,12 @@ unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, Referen
     let ends: Vec<i64> = matrix.values.iter().map(|end| *end as i64).collect();
     let mut start = 0;
     for (group, end) in (0..).zip(ends.iter().copied()) {
+        if problem.is_masked() {
+            if end < 0 || end > extent {
+                return Err(ReferenceError::Count { group, count: end, rows: extent });
+            }
+            continue;
+        }
         if end < start || end > extent {
             return Err(ReferenceError::OffsetsOrder { group, start, end, extent, divided });
         }

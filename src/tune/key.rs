@@ -70,7 +70,10 @@ pub fn key(
     let problem = product.as_ref().unwrap_or(problem);
     let mut text = String::with_capacity(128);
     let [batch, m, n, k] = extents;
-    let operation = Operation::of(problem).name();
+    let operation = match problem {
+        Problem::GroupedGemm(grouped) if grouped.is_masked() => "masked_grouped_gemm",
+        _ => Operation::of(problem).name(),
+    };
     let ProblemOptions { fast_sums, free_multiprocessors: free } = problem.options();
     let accumulator = problem.accumulator();
     // Writing to a String cannot fail.

@@ -206,7 +206,8 @@ def test_grouped(a, out):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"a": (2, 8, 4)}, ["A", "rank", "[2, 8, 4]"]),
+        ({"a": (2, 8, 4)}, ["G", "out", "1", "[8, 3]", "B", "2", "[2, 4, 3]"]),
+        ({"a": (3, 8, 4)}, ["G", "A", "3", "[3, 8, 4]", "B", "2", "[2, 4, 3]"]),
         ({"a": (8,)}, ["A", "rank", "[8]"]),
         ({"out": (8,)}, ["out", "rank", "[8]"]),
         ({"a": (8, 5)}, ["K", "A", "5", "[8, 5]", "B", "4", "[2, 4, 3]"]),
@@ -214,7 +215,16 @@ def test_grouped(a, out):
         ({"out": (8, 2)}, ["N", "out", "2", "[8, 2]", "B", "3", "[2, 4, 3]"]),
         ({"offsets": torch.tensor([3, 8])}, ["offsets", "int32", "int64"]),
     ],
-    ids=["A batched", "A rank", "out rank", "K", "TotalM", "N", "offsets dtype"],
+    ids=[
+        "out of masked groups",
+        "A of masked groups",
+        "A rank",
+        "out rank",
+        "K",
+        "TotalM",
+        "N",
+        "offsets dtype",
+    ],
 )
 def test_grouped_mismatches(change, words):
     with pytest.raises(ValueError) as error:

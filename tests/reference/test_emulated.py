@@ -74,7 +74,11 @@ def test_two_products_in_groups():
 
 
 def test_rows_of_groups():
-    assert launches("rows_of_groups()", module="emulation_groups")[0] >= 10
+    assert launches("rows_of_groups()", module="emulation_groups")[0] >= 6
+
+
+def test_masked_groups():
+    assert launches("masked()", module="emulation_groups")[0] >= 8
 
 
 def test_several_matrices_b():

@@ -15,6 +15,14 @@ from support.group_rows import CASES as ROWS
 from support.group_rows import GroupRows
 from support.groups import ENDS_OUT_OF_ORDER, HALF, GroupsAlongK, forms_of, with_wrong_ends
 from support.helpers import served
+from support.masked_groups import CASES as MASKED
+from support.masked_groups import (
+    WRONG_COUNTS,
+    MaskedGroups,
+    of_kernel,
+    with_epilogue,
+    with_scales,
+)
 from support.memory import Form, Output
 from support.problems import check
 from support.properties import (
@@ -141,16 +149,57 @@ def two_products() -> None:
 
 
 def rows_of_groups() -> None:
-    """Each case with two kernels: of sm90 with both schedules, or of other families."""
+    """Each case with one kernel: of sm90 with either schedule, or of another family."""
     failures = []
     for seed, case in enumerate(ROWS):
         trial = GroupRows(*case, seed)
         kernels = cutlass_api.get_kernels(trial.args)
         schedules = {getattr(k.metadata.design, "schedule", family_of(k)): k for k in kernels}
         chosen = list(schedules.values())
-        for kernel in chosen if SPARSE == 1 else [chosen[(seed + i) % len(chosen)] for i in (0, 1)]:
+        for kernel in chosen if SPARSE == 1 else [chosen[seed % len(chosen)]]:
             try:
                 trial.check(kernel)
             except (AssertionError, RuntimeError) as error:
                 failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
     finish(failures)
+
+
+def masked() -> None:
+    """A sample of the kernels with groups along M; then epilogues, two products, scales, and counts
+    out of range.
+    """
+    kernels = kernels_of(GroupedGemmOperandsMetadata)
+    along_m = [each for each in kernels if each.metadata.operands.offsets_along == "m"]
+    trials = []
+    for at, kernel in enumerate(few(along_m, grouped_parts)):
+        trial = of_kernel(kernel, MASKED[at % len(MASKED)])
+        trials.append((trial, [kernel], trial.arguments(), None))
+    for has_product in (False, True):
+        trial = MaskedGroups(HALF, *MASKED[0])
+        trials.append((trial, *fused(trial, *with_epilogue(trial, has_product))))
+    for blocks in (False, True):
+        dtype = torch.float8_e4m3fn
+        types = Types(dtype, dtype, torch.float32, torch.bfloat16)
+        forms = (Form(multiple=16), Form("n", multiple=16), Form(multiple=8))
+        trial = MaskedGroups(types, [0, 70, 37], 70, 152, 304, forms)
+        trials.append((trial, *fused(trial, *with_scales(trial, blocks))))
+    for counts in WRONG_COUNTS:
+        trial = MaskedGroups(HALF, [0, 1, 2], 70, 72, 72)
+        trial.set_counts(counts)
+        trials.append((trial, *fused(trial, trial.arguments(), trial.wanted())))
+    failures = []
+    for at, (trial, chosen, args, wanted) in enumerate(trials):
+        for kernel in chosen if SPARSE == 1 else [chosen[at % len(chosen)]]:
+            try:
+                trial.check(kernel, args, wanted)
+            except (AssertionError, RuntimeError) as error:
+                failures.append(f"{kernel.metadata.kernel_name}: {error}")
+    finish(failures)
+
+
+def fused(trial, args, wanted):
+    """A kernel of each schedule of sm90, and the first of another family."""
+    kernels = cutlass_api.get_kernels(args)
+    assert family_of(kernels[0]) == "sm90"
+    chosen = {getattr(k.metadata.design, "schedule", None): k for k in reversed(kernels)}
+    return list(chosen.values()), args, wanted

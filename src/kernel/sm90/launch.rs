@@ -7,6 +7,7 @@ use crate::epilogue::Joint;
 use crate::kernel::launch::{Launch, Params};
 use crate::kernel::layout::Major;
 use crate::kernel::limits::check_count;
+use crate::kernel::operation::Groups;
 use crate::kernel::pack::{self, Pack};
 use crate::kernel::params::{GroupOffsets, starts};
 use crate::kernel::tensor_map::TensorMap;
@@ -163,7 +164,12 @@ impl Sm90 {
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
             workspace: if self.over_grid { workspace } else { 0 },
-            k_splits: self.k_splits(problem) as i32,
+            splits_or_stacked: match (self.groups, out.stride[0]) {
+                (Groups::AlongM, 0) => -1,
+                // Masked: the output has a matrix for each group.
+                (Groups::AlongM, _) => 0,
+                _ => self.k_splits(problem) as i32,
+            },
             reversed: i32::from(reversed),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());

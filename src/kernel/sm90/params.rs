@@ -46,8 +46,8 @@ pub struct Sm90Scalars {
     pub a_stride: [i64; 2],
     /// Address of a grid split's workspace, else 0.
     pub workspace: u64,
-    /// Slices of K.
-    pub k_splits: i32,
+    /// Slices of K; with groups along M, -1, or 0 if they are masked.
+    pub splits_or_stacked: i32,
     /// 1 if the second matrix B of a dual GEMM comes first in the tile: it has the lower address.
     pub reversed: i32,
 }

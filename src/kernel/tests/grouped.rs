@@ -23,6 +23,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
                         params.maps.map(|map| map.expect("all are aligned").extents[2]);
                     assert_eq!((a, b, out), (1, groups as u64, 1), "{kernel}");
                     let [m, n] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
+                    assert_eq!(params.scalars.splits_or_stacked, -1);
                     (params.scalars.offsets, params.scalars.batch, [m, n])
                 }
                 (
@@ -50,6 +51,60 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
             assert_eq!(kernel.workspace_bytes(&problem), 0);
         }
     }
+}
+
+#[test]
+fn masked_groups_are_a_batch_by_the_kernels_of_groups_along_m() {
+    let target = Target { multiprocessors: 1 << 20, ..Target::typical(90) };
+    for (rows, n, k, groups) in [(512, 4096, 7168, 32), (100, 264, 72, 70), (2, 8, 8, 2)] {
+        let problem = masked(grouped(Bf16, rows, n, k, groups, Major::Column, 3));
+        let found = ranked(&problem, Some(target), false);
+        assert!(found.len() >= 10);
+        for kernel in found.into_iter().map(|position| &all()[position]) {
+            assert_eq!(kernel.operation(), Operation::GroupedGemm);
+            let launch = kernel.launch(&problem, target, 0, None).expect("there is an output");
+            let (m, batch, strides, tile) = match (launch.params, &kernel.design) {
+                (Params::Sm90(params), Design::Sm90(config)) => {
+                    params.maps.iter().flatten().for_each(|map| assert_valid(map, kernel));
+                    let extents = params.maps.map(|map| map.expect("all are aligned").extents[2]);
+                    assert_eq!(extents, [groups as u64; 3], "{kernel}");
+                    let [m, n] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
+                    let scalars = params.scalars;
+                    assert_eq!((scalars.batched, scalars.splits_or_stacked), ([1, 1], 0));
+                    (scalars.m, scalars.batch, [rows * k, scalars.out_stride[0]], [m, n])
+                }
+                (
+                    Params::Gemm(params),
+                    Design::Sm80(Sm80 { tile, .. })
+                    | Design::Sgemm(Sgemm { tile, .. })
+                    | Design::Simt(Simt { tile, .. }),
+                ) => {
+                    let strides = [params.a_stride[0], params.out_stride[0]];
+                    (params.m, params.batch, strides, [i64::from(tile[0]), i64::from(tile[1])])
+                }
+                _ => panic!("no grouped kernel: {kernel}"),
+            };
+            assert_eq!((i64::from(m), i64::from(batch)), (rows, groups));
+            assert_eq!(strides, [rows * k, rows * n]);
+            let tiles =
+                (rows as u64).div_ceil(tile[0] as u64) * (n as u64).div_ceil(tile[1] as u64);
+            assert_eq!(u64::from(launch.grid / launch.cluster), tiles * groups as u64, "{kernel}");
+        }
+    }
+}
+
+/// The same shapes, with `rows` rows for each group.
+fn masked(problem: Problem) -> Problem {
+    let Problem::GroupedGemm(grouped) = problem else { panic!("not grouped") };
+    let groups = grouped.groups();
+    let batch = |view: &View| {
+        let [_, rows, columns] = view.shape;
+        let stride = [rows * columns, columns, 1];
+        View { rank: 3, shape: [groups, rows, columns], stride, ..*view }
+    };
+    let masked = GroupedGemmProblem { a: batch(&grouped.a), out: batch(&grouped.out), ..grouped };
+    assert!(masked.is_masked() && masked.check().is_ok());
+    Problem::GroupedGemm(masked)
 }
 
 #[test]
