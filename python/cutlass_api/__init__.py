@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from cutlass_api.ops import int8_mm as int8_mm
     from cutlass_api.ops import linear as linear
     from cutlass_api.ops import linears as linears
+    from cutlass_api.ops import masked_grouped_mm as masked_grouped_mm
     from cutlass_api.ops import mixed_mm as mixed_mm
     from cutlass_api.ops import quantized_grouped_mm as quantized_grouped_mm
     from cutlass_api.ops import quantized_linear as quantized_linear
@@ -81,7 +82,7 @@ _FUNCTIONS = {
     **dict.fromkeys(
         (
             *("grouped_mm", "grouped_mm_weight_grad", "int8_mm", "linear", "linears"),
-            *("mixed_mm", "quantized_grouped_mm", "quantized_linear"),
+            *("masked_grouped_mm", "mixed_mm", "quantized_grouped_mm", "quantized_linear"),
             *("scaled_grouped_mm", "scaled_mm"),
         ),
         "ops",

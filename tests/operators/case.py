@@ -22,6 +22,12 @@ WORKS, REFUSED = "works", "refused"
 DENSE = (*FLOATS, torch.int8)
 #: Transforms that need derivatives in forward mode.
 FORWARD = ("jvp", "jacfwd", "hessian")
+#: The transforms that differentiate.
+DERIVATIVES = (
+    *("backward", "backward of each operand", "backward of backward"),
+    *("compiled backward", "compiled autograd", "checkpoint", "selective checkpoint"),
+    *("grad", "vjp", "jacrev", *FORWARD),
+)
 #: Makes a tensor of a shape, by default of the dtype of the samples.
 Make = Callable[..., torch.Tensor]
 

@@ -10,17 +10,11 @@ from cutlass_api.ops import OPS
 from support.eight_bits import of_blocks, spread
 from torch import Tensor
 
-from operators.case import FORWARD, Case, operator
+from operators.case import DERIVATIVES, Case, operator
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 F32, F16, BF16, I8, U8 = torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8
 FLOAT8 = (E4M3, E5M2)
-#: The transforms that differentiate.
-DERIVATIVES = (
-    *("backward", "backward of each operand", "backward of backward"),
-    *("compiled backward", "compiled autograd", "checkpoint", "selective checkpoint"),
-    *("grad", "vjp", "jacrev", *FORWARD),
-)
 
 
 def stored(x: Tensor, dtype: torch.dtype) -> Tensor:

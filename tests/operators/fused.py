@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from operators.calls import FLOATS
-from operators.case import Case, Make, operator
+from operators.case import DERIVATIVES, Case, Make, operator
 from operators.dense import linear
 
 NUMBERS = """
@@ -117,6 +117,25 @@ def grouped_samples(t: Make) -> Any:
     yield t(5, 8), t(2, 8, 6), ends([3, 5]), t(2, 6)
 
 
+def masked(
+    a: Tensor,
+    b: Tensor,
+    counts: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Of counts that are all rows."""
+    products = a @ b if bias is None else a @ b + bias.unsqueeze(1).to(a.dtype)
+    return products if out_dtype is None else products.to(out_dtype)
+
+
+def masked_samples(t: Make) -> Any:
+    counts = partial(torch.full, dtype=torch.int32, device=t().device)
+    yield t(3, 2, 4), t(3, 4, 2), counts((3,), 2)
+    yield t(2, 5, 8), t(2, 8, 6), counts((2,), 5), t(2, 6)
+
+
 def gated(
     a: Tensor,
     gate: Tensor,
@@ -183,6 +202,15 @@ CASES = (
         own=grouped_samples,
         dtypes=FLOATS,
         lacks=["out="],
+    ),
+    Case(
+        name="masked_grouped_mm",
+        ours=operator("masked_grouped_mm"),
+        theirs=masked,
+        into=OPS.masked_grouped_mm.out,
+        own=masked_samples,
+        dtypes=FLOATS,
+        refuses=(*DERIVATIVES, "gradcheck", "gradgradcheck"),
     ),
     Case(
         name="grouped_gated_mm",

@@ -50,6 +50,11 @@ REFUSED = {
         "A of torch.float8_e4m3fn",
         lambda x: OPS.grouped_mm(x.to(F8), GROUPS, ends(1, 4)),
     ),
+    "masked_grouped_mm": (
+        (1, 4, 16),
+        "A",
+        lambda x: OPS.masked_grouped_mm(x, torch.ones(1, 16, 16), ends(4)),
+    ),
     "mm_epilogue, scale_blocks": (
         (4, 16),
         "A of an epilogue with scale_blocks",

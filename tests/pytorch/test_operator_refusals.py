@@ -57,6 +57,13 @@ REFUSALS = {
     "grouped_mm: A has rank 2, B rank 2": lambda: OPS.grouped_mm(A, B, ends(4)),
     "grouped_mm: .*offs is missing": lambda: OPS.grouped_mm(A, B[None]),
     "grouped_mm: bias has shape": lambda: OPS.grouped_mm(A, B[None], ends(4), B[0]),
+    r"masked_grouped_mm: A has shape \[4, 8\]": lambda: OPS.masked_grouped_mm(A, B[None], ends(4)),
+    "masked_grouped_mm: A has shape .* pass A": lambda: OPS.masked_grouped_mm(
+        A[None], B.expand(2, 8, 6), ends(4, 4)
+    ),
+    "masked_grouped_mm: counts has shape": lambda: OPS.masked_grouped_mm(
+        A[None], B[None], ends(1, 4)
+    ),
     "grouped_mm: offs has shape": lambda: OPS.grouped_mm(A, B[None], ends(1, 4)),
     "grouped_mm: offs is torch.int16": lambda: OPS.grouped_mm(A, B[None], ends(4).short()),
     "int_mm: A is torch.float32": lambda: OPS.int_mm(A, B),

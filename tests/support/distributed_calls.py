@@ -95,6 +95,10 @@ CALLS = {
         ("n", rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9)),
         ("n", rand(9, 12), *[rand(3, 12, 16)] * 2, ends(4, 4, 9), "silu", rand(3, 16), rand(3, 16)),
     ],
+    "masked_grouped_mm": [
+        ("g n k + +", rand(4, 8, 12), rand(4, 12, 16), ends(8, 8, 8, 8)),
+        ("g n k +", rand(4, 8, 12), rand(4, 12, 16), ends(8, 8, 8, 8), rand(4, 16)),
+    ],
     "grouped_mm_weight_grad": [("k n + +", rand(9, 12), rand(9, 16), ends(4, 4, 9))],
     "int_mm": [
         ("m n k", integers(8, 12), integers(12, 16)),

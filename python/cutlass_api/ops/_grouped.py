@@ -55,14 +55,47 @@ def rows_of_groups(operator: str, name: str, bias: Tensor, B: Tensor) -> Tensor:
     return bias.unsqueeze(1)
 
 
-def offsets_of(operator: str, offs: Tensor, groups: Any = None) -> Tensor:
-    """Offsets as int32. Those of int64 are a view of their low words: no row has a number of more
-    bits."""
+def masked_grouped_mm(
+    A: Tensor,
+    B: Tensor,
+    counts: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """A[g, :counts[g]] @ B[g] + bias[g] for A (G, M, K), B (G, K, N), bias (G, N) and counts (G,),
+    int32 or int64. Other rows of the output stay unchanged; those of a new one are uninitialized.
+    """
+    if not A.dim() == B.dim() == 3 or A.shape[0] != B.shape[0]:
+        raise refuse(
+            "masked_grouped_mm",
+            f"A has shape {list(A.shape)} and B {list(B.shape)}; pass A (G, M, K) and B (G, K, N)",
+        )
+    counts = offsets_of("masked_grouped_mm", counts, B.shape[0], "counts", "count of rows")
+    operands, epilogue = [], None
+    if bias is not None:
+        operands = [rows_of_groups("masked_grouped_mm", "bias", bias, B)]
+        epilogue = _epilogues.BIAS
+    if out is None:
+        out = empty(A, B, (*A.shape[:2], B.shape[2]), out_dtype)
+    return launch("masked_grouped_mm", A, B, *operands, out=out, epilogue=epilogue, offsets=counts)
+
+
+def offsets_of(
+    operator: str,
+    offs: Tensor,
+    groups: Any = None,
+    name: str = "offs",
+    what: str = "end row",
+) -> Tensor:
+    """Offsets or counts as int32. Those of int64 are a view of their low words: no row has a number
+    of more bits."""
     if offs.dtype not in (torch.int32, torch.int64):
-        raise refuse(operator, f"offs is {offs.dtype}; pass torch.int32 or torch.int64")
+        raise refuse(operator, f"{name} is {offs.dtype}; pass torch.int32 or torch.int64")
     if offs.dim() != 1 or (groups is not None and offs.shape[0] != groups):
         each = "each group" if groups is None else f"each of {groups} groups"
-        raise refuse(operator, f"offs has shape {list(offs.shape)}; pass the end row of {each}")
+        raise refuse(operator, f"{name} has shape {list(offs.shape)}; pass the {what} of {each}")
     if offs.dtype is torch.int32:
         return offs
     return offs.contiguous().view(torch.int32)[::2]
@@ -160,6 +193,22 @@ def grouped_labels(call: Call) -> Rule:
     return Rule([("m", "n")], inputs, whole=["m"], sums=SUMS, factors=factors, addends=addends)
 
 
+def masked_flops(call: Call) -> Any:
+    """All rows of A (G, M, K): the counts are unknown."""
+    groups, rows, depth = call.A
+    return 2 * groups * rows * depth * call.B[-1]
+
+
+def masked_labels(call: Call) -> Rule:
+    # A count is of the rows of whole matrices.
+    inputs: dict[str, Labels] = {"A": ("g", "m", "k"), "B": ("g", "k", "n"), "counts": ("g",)}
+    addends = ["bias"] if call.bias is not None else []
+    if addends:
+        inputs["bias"] = ("g", "n")
+    factors = call.operator.factors
+    return Rule([("g", "m", "n")], inputs, whole=["m"], sums=SUMS, factors=factors, addends=addends)
+
+
 def weight_gradient_labels(call: Call) -> Rule:
     # The sum is over `m`, and `k` is a dimension of the output.
     inputs: dict[str, Labels] = {"A": ("m", "k"), "grad": ("m", "n"), "offs": ("g",)}
@@ -192,6 +241,18 @@ OPERATORS = (
         lowering=grouped_lowering,
         summary="groups of A's rows, each times its own B and plus its own bias, as "
         "`torch._grouped_mm`",
+    ),
+    Operator(
+        schema="masked_grouped_mm(Tensor A, Tensor B, Tensor counts, Tensor? bias=None, *, "
+        "ScalarType? out_dtype=None) -> Tensor",
+        compute=masked_grouped_mm,
+        factors=("A", "B"),
+        gradient="call grouped_mm, whose groups are rows of one matrix",
+        vmap=_vmap.one_by_one,
+        flops=masked_flops,
+        sharding=masked_labels,
+        autocast=("A", "B"),
+        summary="the first counts[g] rows of each matrix of A, times its own B, plus its own bias",
     ),
     Operator(
         schema="grouped_mm_weight_grad(Tensor A, Tensor grad, Tensor offs, Tensor? input=None) "

@@ -79,6 +79,41 @@ def grouped_mm(
     return OPS.grouped_mm(a, b, offs, bias, out_dtype, zero_rest)
 
 
+def masked_grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    counts: Tensor,
+    *,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """``a[g, :counts[g]] @ b[g] + bias[g]`` for each group g: the products of a mixture of experts
+    that receives a number of rows known on the device alone, as in CUDA graphs and in low-latency
+    expert parallelism. No CTA computes other rows.
+
+    - ``a``: shape (G, M, K), M rows of room for each group. ``b``: (G, K, N). Any strides; float16,
+      bfloat16, float32 or float64.
+    - ``counts``: int32 or int64 of shape (G,), the rows of each group, read on the device.
+    - ``bias``: shape (G, N), a row for each group, in any float dtype.
+    - ``out``: the result, (G, M, N), whose other rows stay unchanged. None: a new tensor, whose
+      other rows are uninitialized.
+    - ``out_dtype``: of a new result; by default that of ``a``.
+
+    Traces and follows autocast. There is no gradient: :func:`grouped_mm` has one.
+
+    Raises ValueError if shapes do not match, no kernel serves the dtypes, or both ``out`` and
+    ``out_dtype`` are passed; on the CPU, also if a count is negative or exceeds M. GPU kernels
+    clamp counts.
+    """
+    if out is None:
+        return OPS.masked_grouped_mm(a, b, counts, bias, out_dtype=out_dtype)
+    if out_dtype is not None:
+        raise ValueError("masked_grouped_mm takes out or out_dtype, not both; omit out_dtype")
+    OPS.masked_grouped_mm.out(a, b, counts, bias, out=out)
+    return out
+
+
 def grouped_mm_weight_grad(
     a: Tensor,
     grad: Tensor,
