@@ -10,7 +10,6 @@ reference decodes in ``src/reference/scales.rs``.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -95,9 +94,12 @@ class Format:
         shared = self.scales.name().removeprefix("block of ").replace(" ", "")
         return f"{self.element}_{shared}{swizzle}"
 
-    @cached_property
+    @property
     def dtype(self) -> torch.dtype:
-        """The dtype that names the element type: the argument of ``quantize``."""
+        """The dtype that names the element type: the argument of ``quantize``.
+
+        Not cached: the lock of ``cached_property`` before Python 3.12 breaks graphs.
+        """
         dtype: torch.dtype = getattr(torch, self.element, None) or getattr(
             torch, self.element + "_x2"
         )
