@@ -155,7 +155,7 @@ def test_traces_and_refuses(function):
     refused = {
         "pad K with zeros to a multiple of 32": torch.randn(6, 150),
         "pass a matrix in torch.float16, torch.bfloat16, torch.float32": torch.ones(6, 64).int(),
-        "[2, 6, 64]; pass a matrix": torch.randn(2, 6, 64),
+        "[2, 6, 4, 64]; pass a matrix": torch.randn(2, 6, 4, 64),
     }
     for message, wrong in refused.items():
         with pytest.raises(ValueError, match=re.escape(message)):
