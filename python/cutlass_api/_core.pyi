@@ -61,6 +61,7 @@ __all__ = [
     "device_facts",
     "epilogue_functions",
     "explanation",
+    "get_device_checks",
     "get_kernels",
     "get_launch_promotion",
     "get_use_c_exchange",
@@ -1080,6 +1081,11 @@ def trace_epilogue(epilogue_fn: Callable[..., Any] | str) -> TracedEpilogue:
 
     Raises ValueError with the source line for unsupported Python code, and SyntaxError for
     source that does not parse.
+    """
+
+def get_device_checks() -> bool:
+    """Whether offsets and indices on a GPU are checked before each launch:
+    `CUTLASS_API_CHECK=1`.
     """
 
 def get_launch_promotion() -> bool:

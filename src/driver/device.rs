@@ -222,6 +222,32 @@ impl Device {
         unsafe { call!(sys::cuStreamSynchronize(stream as sys::CUstream)) }
     }
 
+    /// Copies device memory of this device to the host, after the work on a stream.
+    ///
+    /// # Safety
+    /// The range of `bytes` bytes is valid memory of the device. Any bits are a `T`.
+    ///
+    /// # Panics
+    /// If `to` has fewer than `bytes` bytes.
+    pub unsafe fn download<T: Copy>(
+        &self,
+        stream: u64,
+        to: &mut [T],
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), DriverError> {
+        assert!(size_of_val(to) as u64 >= bytes, "a buffer of fewer bytes than the copy");
+        {
+            let _current = self.make_current()?;
+            let (to, bytes) = (to.as_mut_ptr().cast(), bytes as usize);
+            let stream = stream as sys::CUstream;
+            // SAFETY: `to` has the bytes and outlives the copy, which ends before this function
+            // does; the rest is guaranteed by the caller.
+            unsafe { call!(sys::cuMemcpyDtoHAsync_v2(to, from, bytes, stream)) }?;
+        }
+        self.synchronize(stream)
+    }
+
     /// Waits until all work on this device's primary context has completed. Fails during a stream
     /// capture.
     pub fn synchronize_all(&self) -> Result<(), DriverError> {

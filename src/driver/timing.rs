@@ -65,30 +65,6 @@ impl Stream {
         }
     }
 
-    /// Copies device memory of the stream's device to the host, after the work on the stream.
-    ///
-    /// # Safety
-    /// The range of `bytes` bytes is valid device memory.
-    ///
-    /// # Panics
-    /// If `to` has fewer than `bytes` bytes.
-    pub unsafe fn download(
-        &self,
-        to: &mut [u64],
-        from: u64,
-        bytes: u64,
-    ) -> Result<(), DriverError> {
-        assert!(size_of_val(to) as u64 >= bytes, "a buffer of fewer bytes than the copy");
-        {
-            let _current = self.device.make_current()?;
-            let (to, bytes) = (to.as_mut_ptr().cast(), bytes as usize);
-            // SAFETY: `to` has the bytes and outlives the copy, which ends before this function
-            // does; the source is guaranteed by the caller.
-            unsafe { call!(sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.handle)) }?;
-        }
-        self.synchronize()
-    }
-
     /// Enqueues a fill of device memory with a byte.
     ///
     /// # Safety

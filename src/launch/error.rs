@@ -7,7 +7,7 @@ use crate::driver::{Device, DriverError};
 use crate::epilogue::BoundEpilogue;
 use crate::kernel::Kernel;
 use crate::operand;
-use crate::problem::Problem;
+use crate::problem::{GroupsError, Problem};
 
 #[derive(Debug, Error)]
 pub enum LaunchError {
@@ -22,6 +22,8 @@ pub enum LaunchError {
     WrongArchitecture { architecture: Architecture, ordinal: i32, cc: u32 },
     #[error("workspace {0}")]
     Workspace(String),
+    #[error(transparent)]
+    Groups(#[from] GroupsError),
     #[error(transparent)]
     Driver(#[from] DriverError),
 }

@@ -3,6 +3,7 @@
 //! Python: a caller passes a stream handle and a [`Host`].
 
 mod choices;
+pub mod device_checks;
 mod error;
 mod host;
 mod last;

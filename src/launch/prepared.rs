@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Host;
+use super::device_checks;
 use super::error::{LaunchError, check_architecture, device_of};
 use super::params::ParameterBlock;
 use super::promotion::Promotion;
@@ -40,6 +41,7 @@ pub struct PreparedLaunch {
     reduce: Option<(EncodedConfig, Vec<ReduceOperand>)>,
     /// Whether the operands' addresses are the only ones in the launch.
     has_operands_only: bool,
+    checks_offsets: bool,
     program: Arc<Program>,
 }
 
@@ -155,6 +157,7 @@ impl PreparedLaunch {
             epilogue: epilogue_block,
             reduce,
             has_operands_only: epilogue.is_none() && workspace == 0,
+            checks_offsets: device_checks::checked(user_problem).is_some(),
             program,
         })
     }
@@ -190,7 +193,22 @@ impl PreparedLaunch {
     /// The caller owns the tensors at the addresses in the launch. As for any CUDA launch, their
     /// memory must stay valid until the launch has completed on the stream.
     #[inline(always)] // into `Kernel.run`
-    pub fn enqueue(&self, host: &impl Host, stream: u64) -> Result<(), DriverError> {
+    pub fn enqueue(&self, host: &impl Host, stream: u64) -> Result<(), LaunchError> {
+        if self.checks_offsets {
+            self.check_offsets(host, stream)?;
+        }
+        Ok(self.enqueue_unchecked(host, stream)?)
+    }
+
+    #[cold]
+    fn check_offsets(&self, host: &impl Host, stream: u64) -> Result<(), LaunchError> {
+        let Some(grouped) = device_checks::checked(&self.problem) else { return Ok(()) };
+        // SAFETY: as for a launch, the caller owns the offsets; the problem's check ensures int32.
+        host.unlocked(|| unsafe { device_checks::check_offsets(grouped, self.device, stream) })
+    }
+
+    #[inline(always)]
+    fn enqueue_unchecked(&self, host: &impl Host, stream: u64) -> Result<(), DriverError> {
         host.unlocked(|| {
             let call = self.call();
             // SAFETY: the program belongs to the kernel; the addresses are valid as documented

@@ -353,6 +353,22 @@ pub enum ProblemError {
     OffsetsType { dtype: DType },
 }
 
+/// Why the values of a grouped GEMM's offsets name no groups.
+#[derive(Debug, Error, PartialEq)]
+pub enum GroupsError {
+    #[error(
+        "offsets must not decrease and must lie in 0 to {extent}, the {divided} of A, but group \
+         {group} spans {divided} {start} to {end}"
+    )]
+    Order { group: usize, start: i64, end: i64, extent: i64, divided: &'static str },
+
+    #[error(
+        "counts of rows must lie in 0 to {rows}, the rows of each matrix of A, but group {group} has \
+         {count}"
+    )]
+    Count { group: usize, count: i64, rows: i64 },
+}
+
 impl ProblemError {
     #[cold]
     pub(super) fn rank(name: &'static str, expected: &'static str, view: &View) -> ProblemError {

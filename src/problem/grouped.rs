@@ -1,7 +1,10 @@
 //! Grouped GEMM: the groups divide the rows of A, or K, or are matrices of which some rows exist.
 
+use std::mem::replace;
+use std::ops::Range;
+
 use super::check::{check_operands, same_extent};
-use super::{GemmProblem, ProblemError, ProblemOptions};
+use super::{GemmProblem, GroupsError, ProblemError, ProblemOptions};
 use crate::operand::{DType, View};
 
 /// Groups along M: `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns,
@@ -95,6 +98,31 @@ impl GroupedGemmProblem {
 
     pub fn groups(&self) -> i64 {
         if self.is_along_k() { self.out.shape[0] } else { self.b.shape[0] }
+    }
+
+    /// The rows of each group, or its part of K, for the values of `offsets`.
+    ///
+    /// # Errors
+    /// If an offset decreases or exceeds what groups divide; of masked groups, if a count is
+    /// negative or exceeds the rows of a matrix of A.
+    pub fn parts(&self, values: &[i64]) -> Result<Vec<Range<i64>>, GroupsError> {
+        let (divided, extent) = match self.is_along_k() {
+            true => ("columns", self.a.shape[2]),
+            false => ("rows", self.a.shape[1]),
+        };
+        let mut start = 0;
+        let part = |(group, end): (usize, &i64)| {
+            let end = *end;
+            let start = if self.is_masked() { 0 } else { replace(&mut start, end) };
+            if start <= end && end <= extent {
+                Ok(start..end)
+            } else if self.is_masked() {
+                Err(GroupsError::Count { group, count: end, rows: extent })
+            } else {
+                Err(GroupsError::Order { group, start, end, extent, divided })
+            }
+        };
+        values.iter().enumerate().map(part).collect()
     }
 
     /// The operands without the offsets, as kernels address them. Groups along M: A and out hold

@@ -12,7 +12,7 @@ mod scaled;
 mod variants;
 
 pub use elementwise::ElementwiseProblem;
-pub use error::ProblemError;
+pub use error::{GroupsError, ProblemError};
 pub use fused::{OperandValue, fuse, rebind};
 pub use gemm::{GemmProblem, ProblemOptions};
 pub use grouped::GroupedGemmProblem;

@@ -68,7 +68,8 @@ mod _core {
         matmul::matmul,
         metadata::{describe_epilogue, operand_matches},
         options::{
-            get_launch_promotion, get_use_c_exchange, set_launch_promotion, set_use_c_exchange,
+            get_device_checks, get_launch_promotion, get_use_c_exchange, set_launch_promotion,
+            set_use_c_exchange,
         },
         prepared::PyPreparedLaunch,
         product::{check_gemm, launch_gemm},

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::launch::promotion;
+use crate::launch::{device_checks, promotion};
 use crate::operand;
 use crate::operand::{DType, OnceValue};
 use crate::problem::Problem;
@@ -18,6 +18,12 @@ pub fn get_use_c_exchange() -> bool {
 #[pyfunction]
 pub fn set_use_c_exchange(on: bool) {
     operand::set_c_exchange(on);
+}
+
+/// Whether offsets and indices on a GPU are checked before each launch: `CUTLASS_API_CHECK=1`.
+#[pyfunction]
+pub fn get_device_checks() -> bool {
+    device_checks::are_enabled()
 }
 
 /// Whether short launches that repeat are promoted to CUDA graphs.

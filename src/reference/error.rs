@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::operand::{DType, DeviceId};
+use crate::problem::GroupsError;
 
 /// Why the reference refuses a problem. Returned before any output is written, except that other
 /// groups of a grouped GEMM may have been when memory lacks.
@@ -28,17 +29,8 @@ pub enum ReferenceError {
     #[error("offsets has {offsets} elements for {groups} groups; pass one offset per group")]
     OffsetsLength { offsets: i64, groups: i64 },
 
-    #[error(
-        "offsets must not decrease and must lie in 0 to {extent}, the {divided} of A, but group \
-         {group} spans {divided} {start} to {end}"
-    )]
-    OffsetsOrder { group: i64, start: i64, end: i64, extent: i64, divided: &'static str },
-
-    #[error(
-        "counts of rows must lie in 0 to {rows}, the rows of each matrix of A, but group {group} has \
-         {count}"
-    )]
-    Count { group: i64, count: i64, rows: i64 },
+    #[error(transparent)]
+    Groups(#[from] GroupsError),
 
     #[error("the host lacks {bytes} bytes of memory for a reduced output of the CPU reference")]
     Memory { bytes: usize },

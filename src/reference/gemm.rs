@@ -1,5 +1,7 @@
 //! out = A @ B, for one pair of matrices, a batch or groups.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::ReferenceError;
@@ -154,18 +156,15 @@ pub unsafe fn multiply_groups(
 ) -> Result<(), ReferenceError> {
     let GroupedGemmProblem { a, b, out, accumulator, options, .. } = *problem;
     // SAFETY: guaranteed by the caller.
-    let ends = unsafe { read_offsets(problem) }?;
-    let start_after = |end: &i64| if problem.is_masked() { 0 } else { *end };
-    let starts = std::iter::once(0).chain(ends.iter().map(start_after));
-    let groups: Vec<_> = starts.zip(&ends).enumerate().collect();
+    let groups = unsafe { read_groups(problem) }?;
     if problem.is_along_k() {
-        return groups.into_par_iter().try_for_each(|(group, (start, end))| {
+        return groups.into_par_iter().enumerate().try_for_each(|(group, part)| {
             let matrix = |view: &View| View {
                 shape: [1, view.shape[1], view.shape[2]],
                 ..starting_at(view, 0, group as i64)
             };
-            let (mut a, mut b) = (starting_at(&a, 2, start), starting_at(&b, 1, start));
-            (a.shape[2], b.shape[1]) = (end - start, end - start);
+            let (mut a, mut b) = (starting_at(&a, 2, part.start), starting_at(&b, 1, part.start));
+            (a.shape[2], b.shape[1]) = (part.end - part.start, part.end - part.start);
             let (out, options) = (matrix(&out), options);
             let product = GemmProblem { a, b, out, accumulator, options, ..GemmProblem::UNREAD };
             let epilogue = epilogue.map(|bound| bound.of_group(matrix, View::clone));
@@ -173,11 +172,11 @@ pub unsafe fn multiply_groups(
             unsafe { multiply_at(&product, epilogue.as_ref(), Origin::default()) }
         });
     }
-    groups.into_par_iter().try_for_each(|(group, (start, end))| {
+    groups.into_par_iter().enumerate().try_for_each(|(group, part)| {
         let rows = |view: &View| View {
-            shape: [1, end - start, view.shape[2]],
+            shape: [1, part.end - part.start, view.shape[2]],
             // Masked groups have a matrix each; an operand of the epilogue may have a row each.
-            ..starting_at(&starting_at(view, 0, group as i64), 1, start)
+            ..starting_at(&starting_at(view, 0, group as i64), 1, part.start)
         };
         let matrix = |b: &View| View {
             shape: [1, b.shape[1], b.shape[2]],
@@ -194,23 +193,18 @@ pub unsafe fn multiply_groups(
                 options,
                 ..GemmProblem::UNREAD
             };
-            let origin = Origin { row: start, group: group as i64 };
+            let origin = Origin { row: part.start, group: group as i64 };
             multiply_at(&product, epilogue.as_ref(), origin)
         }
     })
 }
 
-/// The end of each group. Checks that the offsets do not decrease and stay within the rows of A, or
-/// within K; of masked groups, that the counts stay within the rows of a matrix of A.
+/// The rows of each group, or its part of K.
 ///
 /// # Safety
 /// The offsets are readable.
-unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, ReferenceError> {
+unsafe fn read_groups(problem: &GroupedGemmProblem) -> Result<Vec<Range<i64>>, ReferenceError> {
     let (offsets, groups) = (&problem.offsets, problem.groups());
-    let (divided, extent) = match problem.is_along_k() {
-        true => ("columns", problem.a.shape[2]),
-        false => ("rows", problem.a.shape[1]),
-    };
     if let Some((name, view, expected)) = problem.misranked() {
         return Err(ReferenceError::Rank { name, rank: view.rank, expected });
     }
@@ -220,21 +214,8 @@ unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, Referen
     let mut matrix = ScratchMatrix::default();
     // SAFETY: guaranteed by the caller; the problem's check ensures int32 offsets.
     unsafe { matrix.load(offsets, &Region { batch: 0, rows: 0..1, columns: 0..groups }) };
-    let ends: Vec<i64> = matrix.values.iter().map(|end| *end as i64).collect();
-    let mut start = 0;
-    for (group, end) in (0..).zip(ends.iter().copied()) {
-        if problem.is_masked() {
-            if end < 0 || end > extent {
-                return Err(ReferenceError::Count { group, count: end, rows: extent });
-            }
-            continue;
-        }
-        if end < start || end > extent {
-            return Err(ReferenceError::OffsetsOrder { group, start, end, extent, divided });
-        }
-        start = end;
-    }
-    Ok(ends)
+    let values: Vec<i64> = matrix.values.iter().map(|value| *value as i64).collect();
+    Ok(problem.parts(&values)?)
 }
 
 /// The view from `index` of one dimension on.

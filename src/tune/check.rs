@@ -64,7 +64,9 @@ impl Check {
         for ((name, actual), (_, expected)) in operands.outputs().zip(self.expected.outputs()) {
             let mut buffer = host_buffer(span(actual))?;
             // SAFETY: `operands` holds the memory.
-            unsafe { stream.download(&mut buffer, actual.data, span(actual))? };
+            unsafe {
+                stream.device().download(stream.handle(), &mut buffer, actual.data, span(actual))?
+            };
             let data = buffer.as_ptr().expose_provenance() as u64;
             let actual = View { data, device: DeviceId::Cpu, ..*actual };
             let tolerance = self.tolerance_of(expected.dtype);

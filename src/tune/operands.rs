@@ -102,7 +102,7 @@ impl HostOperands {
         let copies = Copies::of(ranges(problem, epilogue), |begin, bytes| {
             let mut buffer = host_buffer(bytes)?;
             // SAFETY: the caller holds the operands.
-            unsafe { stream.download(&mut buffer, begin, bytes)? };
+            unsafe { stream.device().download(stream.handle(), &mut buffer, begin, bytes)? };
             let address = buffer.as_mut_ptr().expose_provenance() as u64;
             Ok::<_, TuneError>((buffer, address))
         })?;

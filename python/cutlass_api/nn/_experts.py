@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from cutlass_api._core import CudaFunction
+from cutlass_api._core import CudaFunction, get_device_checks
 from cutlass_api._dtypes import CUDA_NAMES
 from cutlass_api.cuda import cuda_kernel
 from cutlass_api.nn._stacks import Stack
@@ -54,9 +54,10 @@ def route(index: Tensor, count: int) -> Routing:
     """Sorts the slots of ``index``, (tokens, top_k), by their expert: 0 to ``count`` - 1, or a
     larger number for no expert. The host reads nothing from a GPU: CUDA graphs can capture it.
 
-    Raises ValueError for a negative number on the CPU. On a GPU, it counts as expert 0.
+    Raises ValueError for a negative number on the CPU, and on a GPU with ``CUTLASS_API_CHECK=1``
+    outside of captures. Otherwise, it counts as expert 0 there.
     """
-    if index.device.type == "cpu" and is_eager(index) and index.numel() and index.min() < 0:
+    if is_readable(index) and index.numel() and index.min() < 0:
         raise ValueError(
             f"the index of an expert is {int(index.min())}; pass 0 to {count - 1}, or {count} for "
             "no expert"
@@ -67,6 +68,15 @@ def route(index: Tensor, count: int) -> Routing:
     numbers = torch.arange(count, device=experts.device, dtype=experts.dtype)
     offsets = torch.searchsorted(experts, numbers, right=True, out_int32=True)
     return Routing(experts, slots, rows.view(index.shape), offsets)
+
+
+def is_readable(index: Tensor) -> bool:
+    """Whether the host may read the values of a tensor."""
+    if not is_eager(index):
+        return False
+    if index.device.type == "cpu":
+        return True
+    return get_device_checks() and index.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
 class Gather(torch.autograd.Function):
