@@ -108,6 +108,14 @@ def test_groups_multiply_by_their_matrices(name):
         assert not list(grouped_codes.failures_of(name, sizes, 40, 352))
 
 
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_a_stack_of_no_weights_is_an_operand(name):
+    stack = QUANTIZERS[name](torch.randn(1, N, K))
+    empty = type(stack)(**{key: field[:0] for key, field in stack.tensors().items()})
+    args = arguments(empty, [])
+    cutlass_api.get_kernels(args)[0].run(args)
+
+
 def arguments(stack, ends, k=K):
     x, out = torch.ones(8, k, dtype=torch.bfloat16), torch.empty(8, N, dtype=torch.bfloat16)
     return GroupedGemmArguments(x, stack, out, "float32", torch.tensor(ends, dtype=torch.int32))

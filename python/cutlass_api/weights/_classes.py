@@ -214,7 +214,9 @@ class Weight:
             return ScaledTensor(self.values.mT, scales.mT, (extent, self.group), "none")
         fields = self.format.repack(self.fields)
         scales, zeros = self.format.subtracted(fields)
-        factor = None if fields.factor is None else fields.factor.reshape(*stack, -1, 1)
+        factor = fields.factor
+        if factor is not None and factor.dim() == len(stack):
+            factor = factor[..., None, None]
         values = fields.values
         if stack and self.format.packing > 1:
             values = values.flatten(-2)
