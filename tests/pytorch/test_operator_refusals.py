@@ -255,3 +255,17 @@ def test_integers_for_products_of_floats_are_refused(dtype):
     source = "def rounded(accum):\n    D = round(accum)\n    return D"
     floored = OPS.mm_epilogue(a, b, [], source, out_dtype=torch.int32)
     assert floored.dtype is torch.int32
+
+
+@pytest.mark.parametrize("end", [2**32 + 4, -(2**32) + 4, 2**31])
+def test_int64_offsets_that_int32_does_not_hold_are_refused(end):
+    # Its low word may be an offset.
+    wide = torch.tensor([end])
+    calls = {
+        "grouped_mm: offs": lambda: OPS.grouped_mm(A, B[None], wide),
+        "grouped_mm_weight_grad: offs": lambda: OPS.grouped_mm_weight_grad(A, A, wide),
+        "masked_grouped_mm: counts": lambda: OPS.masked_grouped_mm(A[None], B[None], wide),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"{name} holds {end}, past the range of int32"):
+            call()

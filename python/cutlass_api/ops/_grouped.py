@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cutlass_api.ops import _epilogues, _vmap
 from cutlass_api.ops._dense import check_differentiable
@@ -89,8 +90,8 @@ def offsets_of(
     name: str = "offs",
     what: str = "end row",
 ) -> Tensor:
-    """Offsets or counts as int32. Those of int64 are a view of their low words: no row has a number
-    of more bits."""
+    """Offsets or counts as int32. Those of int64 are a view of their low words. The CPU refuses
+    what int32 does not hold; on a GPU, reading the other words would synchronize."""
     if offs.dtype not in (torch.int32, torch.int64):
         raise refuse(operator, f"{name} is {offs.dtype}; pass torch.int32 or torch.int64")
     if offs.dim() != 1 or (groups is not None and offs.shape[0] != groups):
@@ -98,7 +99,14 @@ def offsets_of(
         raise refuse(operator, f"{name} has shape {list(offs.shape)}; pass the {what} of {each}")
     if offs.dtype is torch.int32:
         return offs
-    return offs.contiguous().view(torch.int32)[::2]
+    low = offs.contiguous().view(torch.int32)[::2]
+    is_read = offs.device.type == "cpu" and not isinstance(offs, FakeTensor)
+    if is_read and len(wide := offs[low != offs]):
+        raise refuse(
+            operator,
+            f"{name} holds {int(wide[0])}, past the range of int32; pass the {what} of each group",
+        )
+    return low
 
 
 def grouped_mm_weight_grad(
