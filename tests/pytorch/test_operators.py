@@ -1,5 +1,6 @@
 """`torch.ops.cutlass_api`: torch's check of operators, and special gradients."""
 
+import pytest
 import torch
 from cutlass_api.ops import OPERATORS, OPS
 from cutlass_api.ops._operator import Gradient
@@ -47,3 +48,12 @@ def test_the_second_output_of_linear_replaces_a_second_product():
 
 
 # Eight-bit products.
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_offsets_of_any_stride(groups, dtype):
+    rows, matrices = randn(4, 8), randn(groups, 8, 6)
+    ends = torch.tensor([[3, 7, 9], [4, 7, 9]], dtype=dtype)[-groups:, 0]
+    found = OPS.grouped_mm(rows, matrices, ends)
+    assert found.equal(OPS.grouped_mm(rows, matrices, ends.int().clone()))

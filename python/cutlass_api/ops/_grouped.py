@@ -99,7 +99,8 @@ def offsets_of(
         raise refuse(operator, f"{name} has shape {list(offs.shape)}; pass the {what} of {each}")
     if offs.dtype is torch.int32:
         return offs
-    low = offs.contiguous().view(torch.int32)[::2]
+    # The last of two dimensions has a stride of 1, also that of one offset.
+    low = offs.unsqueeze(1).view(torch.int32)[:, 0]
     is_read = offs.device.type == "cpu" and not isinstance(offs, FakeTensor)
     if is_read and len(wide := offs[low != offs]):
         raise refuse(
