@@ -10,10 +10,14 @@ from .workers import OPERATIONS
 
 #: What K of a weight is a multiple of.
 CODES_STEP = 32
-GEMM, GROUPED, ELEMENTWISE, CODES, ALONG_K = OPERATIONS
+GEMM, GROUPED, ELEMENTWISE, CODES, ALONG_K, MASKED = OPERATIONS
+#: Operations with a matrix of B for each group of rows.
+OF_ROWS = (GROUPED, MASKED)
 PLAIN = Form()
-#: Kinds of an epilogue's operands: a second matrix B, and the output itself.
+#: Kinds of an epilogue's operands: a second matrix B, the output itself, and a row or a number for
+#: each group of a grouped GEMM.
 LIKE_B, OUT = "like B", "D"
+ROW_OF_GROUP, NUMBER_OF_GROUP = "row of group", "number of group"
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Scales:
 
 @dataclass(frozen=True)
 class Codes:
-    """B as a weight of 4 bits."""
+    """B as a weight of 4 bits, or as a stack of weights."""
 
     #: A name of `support.weights.PACKED`.
     format: str
@@ -56,7 +60,7 @@ class Codes:
 class Operand:
     """A parameter of the epilogue function."""
 
-    #: A kind of `epilogues.shape_of`, `LIKE_B` or `OUT`.
+    #: A kind of `epilogues.shape_of`, or one of those above.
     kind: str
     dtype: str = ""
     form: Form = PLAIN
@@ -98,7 +102,7 @@ class Case:
     k: int = 0
     #: The matrices of a batch; None: rank 2.
     batch: int | None = None
-    #: The end of each group: a row, or an index of K.
+    #: The end of each group: a row, or an index of K. Of masked groups, the counts of rows.
     ends: tuple[int, ...] = ()
     #: Whether A and out of a grouped GEMM have rank 3.
     leading_one: bool = False
@@ -121,7 +125,7 @@ class Case:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the output, without the leading dimension of a grouped GEMM."""
-        matrices = len(self.ends) if self.operation == ALONG_K else self.batch
+        matrices = len(self.ends) if self.operation in (ALONG_K, MASKED) else self.batch
         return (*(() if matrices is None else (matrices,)), self.m, self.n)
 
     @property

@@ -20,7 +20,11 @@ from .cases import (
     GEMM,
     GROUPED,
     LIKE_B,
+    MASKED,
+    NUMBER_OF_GROUP,
+    OF_ROWS,
     OUT,
+    ROW_OF_GROUP,
     Case,
     Codes,
     Operand,
@@ -32,7 +36,7 @@ from .stages import EXPRESSIONS, OF_TWO, PRODUCT
 from .workers import OPERATIONS, SEEDS_OF_A_PROGRAM
 
 #: Operations that have groups.
-GROUPS = (GROUPED, ALONG_K)
+GROUPS = (*OF_ROWS, ALONG_K)
 
 FLOATS = ("float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 FLOAT8, HALVES, INTEGER8 = FLOATS[4:], FLOATS[1:3], ("int8", "uint8")
@@ -59,21 +63,22 @@ def draw(seed: int, limits: Limits, only: str = "") -> Case:
     """The case of a seed. ``only``: its operation; any if empty."""
     program = random.Random(f"program {seed // SEEDS_OF_A_PROGRAM}")
     chance = random.Random(f"case {seed}")
-    operation = program.choices(OPERATIONS, [15, 4, 1, 3, 3])[0]
+    operation = program.choices(OPERATIONS, [15, 4, 1, 3, 3, 3])[0]
     operation = only or operation
-    codes = _codes(program) if operation == CODES else None
+    is_stack = operation in OF_ROWS and program.random() < 0.3
+    codes = _codes(program, is_stack) if is_stack or operation == CODES else None
     types = _types(program, operation) if codes is None else _types_of(program, codes)
     # The layout that most kernels serve, or any.
     likely = 0.4 if codes is None else 0.8
     orders = "tnt" if program.random() < likely else program.choices("tn", k=3)
     is_aligned = program.random() < (0.65 if codes is None else 0.85)
     is_batch = operation in (GEMM, ELEMENTWISE) and program.random() < 0.35
-    a_scales, b_scales = _scales(program, operation, types)
+    a_scales, b_scales = _scales(program, operation, types) if codes is None else (None, None)
     case = Case(
         seed=chance.getrandbits(31),
         operation=operation,
         types=types,
-        m=_extent(chance, is_aligned) if codes is None else _rows(chance),
+        m=_rows(chance) if operation == CODES else _extent(chance, is_aligned),
         n=_extent(chance, is_aligned),
         k=0 if operation == ELEMENTWISE else _depth(chance, is_aligned),
         batch=chance.choice([0, 1, 1, 2, 2, 3, 4, 5]) if is_batch else None,
@@ -82,7 +87,7 @@ def draw(seed: int, limits: Limits, only: str = "") -> Case:
         a_scales=a_scales,
         b_scales=b_scales,
         codes=codes,
-        stages=_stages(program, operation, types, is_batch, bool(a_scales or b_scales)),
+        stages=_stages(program, operation, types, is_batch, bool(a_scales or b_scales or codes)),
         tf32=types[0] == "float32" and program.random() < 0.6,
         fast_sums=types[0] in FLOAT8 and program.random() < 0.4,
         choice=program.getrandbits(31),
@@ -115,7 +120,9 @@ def types_of(operation: str) -> dict[str, list[Types]]:
     found: dict[str, list[Types]] = {}
     for kernel in cutlass_api.get_kernels(providers=["reference"]):
         is_of_tensors = not multiplies_codes(kernel)
-        if is_of_tensors and kernel.metadata.kernel_name.startswith(f"reference_{operation}_"):
+        # Masked groups have the kernels of groups along M.
+        of = GROUPED if operation == MASKED else operation
+        if is_of_tensors and kernel.metadata.kernel_name.startswith(f"reference_{of}_"):
             operands = kernel.metadata.operands
             accumulator = getattr(operands, "accumulator_type", operands.out.dtype)
             dtypes = (operands.A.dtype, operands.B.dtype, accumulator, operands.out.dtype)
@@ -130,12 +137,12 @@ def _types_of(chance: random.Random, codes: Codes) -> Types:
     return (wide, wide, "float32", "float32" if chance.random() < 0.1 else wide)
 
 
-def _codes(chance: random.Random) -> Codes:
+def _codes(chance: random.Random, is_stack: bool) -> Codes:
     # Those of various groups and scales twice.
     names = [name for name, kind in PACKED.items() for _ in range(1 if kind.depth else 2)]
     format = chance.choice(names)
     kind = PACKED[format]
-    is_permuted = chance.random() < 0.05
+    is_permuted = chance.random() < 0.05 and not is_stack
     if kind.depth:
         of_rows = kind.has_factor and chance.random() < 0.4
         scales = str(kind.scales).removeprefix("torch.")
@@ -185,7 +192,7 @@ def _within(case: Case, limits: Limits) -> Case:
     if (step := case.k_step) > 1:
         case = replace(case, k=max(case.k // step, 1) * step)
     several, matrices = max(len(case.ends), case.batch or 1), case.batch or 1
-    if case.operation == ALONG_K:
+    if case.operation in (ALONG_K, MASKED):
         matrices = several
     is_deep = case.k > 1000
     while True:
@@ -202,8 +209,11 @@ def _within(case: Case, limits: Limits) -> Case:
 
 
 def _ends(chance: random.Random, case: Case, limits: Limits) -> tuple[int, ...]:
-    """The end of each group."""
-    ends = sorted(chance.randint(0, case.divided) for _ in case.ends)
+    """The end of each group, or its count of rows: often none or all."""
+    if case.operation == MASKED:
+        ends = [chance.choice([0, case.m, chance.randint(0, case.m)]) for _ in case.ends]
+    else:
+        ends = sorted(chance.randint(0, case.divided) for _ in case.ends)
     if ends and limits.any_offsets and chance.random() < 0.1:
         wild = [-5, case.divided + 999, 2**31 - 1, -(2**31)]
         ends[chance.randrange(len(ends))] = chance.choice(wild)
@@ -285,21 +295,25 @@ def _stages(
     count = chance.choice([0, 0, 0, 1, 1, 2, 3, 4])
     # GPU kernels serve second products of 16-bit types.
     dual = 0.12 if types[0] in HALVES else 0.02
-    is_dual = operation in (GEMM, GROUPED) and not is_scaled and chance.random() < dual
+    is_dual = operation in (GEMM, *OF_ROWS) and not is_scaled and chance.random() < dual
     dims = [(-1,), (-2,), (-2, -1), *([(0, -1), (0, 1, 2)] if is_batch else [])]
     folds = dims if operation in (GEMM, CODES) and not is_dual else []
-    stages = [_stage(chance, types, folds) for _ in range(count)]
+    stages = [_stage(chance, types, folds, operation in OF_ROWS) for _ in range(count)]
     if is_dual:
         stages.insert(chance.randint(0, count), Stage(PRODUCT, Operand(LIKE_B)))
     return tuple(stages)
 
 
-def _stage(chance: random.Random, types: Types, folds: list[tuple[int, ...]]) -> Stage:
+def _stage(
+    chance: random.Random, types: Types, folds: list[tuple[int, ...]], has_groups: bool
+) -> Stage:
     """`folds`: the dimensions along which a result can be reduced."""
     is_integer = types[2] == "int32"
     expression, operand, results = chance.choice(EXPRESSIONS), None, []
     if expression in OF_TWO:
-        kind = chance.choice([FULL, FULL, ROW, ROW1, KEPT_ROW, COLUMN, ONE, NUMBER, OUT])
+        of_groups = [ROW_OF_GROUP, ROW_OF_GROUP, NUMBER_OF_GROUP] if has_groups else []
+        kinds = [FULL, FULL, ROW, ROW1, KEPT_ROW, COLUMN, ONE, NUMBER, OUT, *of_groups]
+        kind = chance.choice(kinds)
         dtypes = STORED_INTEGERS[:2] if is_integer and chance.random() < 0.5 else (*FLOATS, "int8")
         operand = Operand(kind)
         if kind not in (NUMBER, OUT):

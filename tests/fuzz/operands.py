@@ -20,9 +20,11 @@ from .cases import (
     CODES,
     ELEMENTWISE,
     GEMM,
-    GROUPED,
     LIKE_B,
+    NUMBER_OF_GROUP,
+    OF_ROWS,
     OUT,
+    ROW_OF_GROUP,
     Case,
     Codes,
     Operand,
@@ -58,7 +60,7 @@ class Operands:
         self.scales: dict[str, torch.Tensor] = {}
         self.zeros: dict[str, torch.Tensor] = {}
         batch = () if case.operation == ALONG_K else case.shape[:-2]
-        of_b = (len(case.ends),) if case.operation == GROUPED else batch
+        of_b = (len(case.ends),) if case.operation in OF_ROWS else batch
         a_shape, b_shape = (*batch, case.m, case.k), (*of_b, case.k, case.n)
         if case.operation == ELEMENTWISE:
             a_shape = b_shape = case.shape
@@ -93,14 +95,18 @@ class Operands:
         return self.inputs[name]
 
     def _weight(self, about: Codes) -> Weight:
-        """Random words in the order of kernels. Fields are contiguous, with NaN around them."""
+        """Random words in the order of kernels. Fields are contiguous, with NaN around them. Those
+        of a stack have a dimension for its weights.
+        """
         n, k, draw = (
             self.case.n,
             self.case.k,
             {"generator": self.generator, "device": memory.DEVICE},
         )
-        shape = n, -(-k // (k if about.depth == -1 else about.depth))
-        fields = {"values": torch.randint(-(2**31), 2**31, (n, k // 32, 4), **draw).int()}
+        stack = (len(self.case.ends),) if self.case.operation in OF_ROWS else ()
+        shape = *stack, n, -(-k // (k if about.depth == -1 else about.depth))
+        words = *stack, n, k // 32, 4
+        fields = {"values": torch.randint(-(2**31), 2**31, words, **draw).int()}
         kind = PACKED[about.format]
         if kind.scales is E8M0:
             powers = torch.randint(122, 132, shape, dtype=torch.uint8, **draw)
@@ -112,10 +118,11 @@ class Operands:
         elif about.zeros:
             fields["zeros"] = torch.randn(shape, **draw).to(DTYPES[about.zeros])
         if kind.has_factor:
-            fields["factor"] = torch.rand((n, 1) if about.factor_of_rows else (1, 1), **draw) + 0.5
+            rows = n if about.factor_of_rows else 1
+            fields["factor"] = torch.rand((*stack, rows, 1), **draw) + 0.5
         placed = {name: self._placed(name, values) for name, values in fields.items()}
         if kind.has_factor and not about.factor_of_rows:
-            placed["factor"] = placed["factor"].view(())
+            placed["factor"] = placed["factor"].view(stack)
         if about.is_permuted:
             order = torch.randperm(k, **draw)
             placed["permutation"] = order.int()
@@ -137,7 +144,9 @@ class Operands:
             return out
         if operand.kind == LIKE_B:
             return self._factor(name, tuple(self.b.shape), self.types.b, self.case.b)
-        shape = shape_of(operand.kind, self.case.shape)
+        groups, n = len(self.case.ends), self.case.n
+        of_groups = {ROW_OF_GROUP: (groups, 1, n), NUMBER_OF_GROUP: (groups, 1, 1)}
+        shape = of_groups.get(operand.kind) or shape_of(operand.kind, self.case.shape)
         if not shape:
             return (-0.5, 0.25, 1.5, 2.0)[self.case.seed % 4]
         matrix = (1, *shape) if len(shape) == 1 else shape

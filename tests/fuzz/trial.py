@@ -10,7 +10,7 @@ from support import memory, problems
 from support.memory import GUARD_BYTES, Output
 from support.properties import float32_precision
 
-from .cases import ALONG_K, GROUPED, Case
+from .cases import ALONG_K, GROUPED, MASKED, Case
 from .drawing import Limits
 from .operands import IS_EMULATED, Operands, on_device
 from .stages import differing
@@ -78,6 +78,9 @@ class Trial:
         if self.case.operation == GROUPED:
             for output in operands.outputs.values():
                 _elements(output, output.memory.around)[candidates[0].rows :] = True
+        if self.case.operation == MASKED:
+            for output in operands.outputs.values():
+                _elements(output, output.memory.around)[~candidates[0].exists] = True
         # An epilogue may read the output that it overwrites.
         initial = {name: out.memory.bytes.clone() for name, out in operands.outputs.items()}
         inputs = {name: _memory(tensor).clone() for name, tensor in operands.inputs.items()}
@@ -123,6 +126,8 @@ class Trial:
             tensor = self.operands.outputs[name].tensor
             stored = tensor[: expected.rows] if self.case.operation == GROUPED else tensor
             wrong = differing(stored, wanted)
+            if self.case.operation == MASKED:
+                wrong &= expected.exists[:, :, None]
             if count := int(wrong.sum()):
                 place = tuple(wrong.nonzero()[0].tolist())
                 value, error = wanted.value[place], wanted.error.expand(wanted.value.shape)[place]
@@ -137,6 +142,8 @@ class Trial:
         parts = [out[..., start:end, :] for start, end in expected.spans]
         if self.case.operation == ALONG_K:
             parts = list(out)
+        if self.case.operation == MASKED:
+            parts = [matrix[:end] for matrix, (_, end) in zip(out, expected.spans, strict=True)]
         for at, (problem, part) in enumerate(zip(expected.problems, parts, strict=False)):
             # The norm of values that overflow is infinite.
             is_comparable = part.numel() and part.double().isfinite().all()

@@ -16,8 +16,9 @@ from support.properties import (
     truncates,
     types_of,
 )
+from torch.nn.functional import pad
 
-from .cases import ALONG_K, ELEMENTWISE, GROUPED
+from .cases import ALONG_K, ELEMENTWISE, GROUPED, MASKED, NUMBER_OF_GROUP, ROW_OF_GROUP
 from .drawing import FLOATS, GROUPS
 from .operands import Operands
 from .stages import PRODUCT, Bounded, apply, folded, results_of
@@ -110,13 +111,17 @@ class Expected:
         self.operands, self.kernel = operands, kernel
         self.case, self.types = operands.case, operands.types
         #: The rows of each group, or its part of K; or all rows. Kernels clamp an offset to the
-        #: range from its predecessor to the extent that groups divide.
-        ends, extent = [0], self.case.divided
+        #: range from its predecessor to the extent that groups divide, and a count to the rows.
+        ends, extent, is_masked = [0], self.case.divided, self.case.operation == MASKED
         for end in self.case.ends if self.case.operation in GROUPS else [extent]:
-            ends.append(min(max(ends[-1], end), extent))
-        self.spans = list(pairwise(ends))
-        #: The rows that a kernel writes.
-        self.rows = self.case.m if self.case.operation == ALONG_K else ends[-1]
+            ends.append(min(max(0 if is_masked else ends[-1], end), extent))
+        self.spans = [(0, end) for end in ends[1:]] if is_masked else list(pairwise(ends))
+        #: The rows that a kernel writes; of masked groups, some of them.
+        self.rows = ends[-1] if self.case.operation == GROUPED else self.case.m
+        at = torch.arange(self.case.m, device=operands.a.device)
+        counts = torch.tensor(ends[1:], device=operands.a.device)
+        #: Which rows of masked groups exist.
+        self.exists = at < counts[:, None]
         #: The products, for the limits of the norm of the error.
         self.problems: list[Problem] = []
         if self.case.operation == ELEMENTWISE:
@@ -142,6 +147,8 @@ class Expected:
         pairs = [(a, b)]
         if self.case.operation == GROUPED:
             pairs = [(a[start:end], of) for (start, end), of in zip(self.spans, b, strict=True)]
+        elif self.case.operation == MASKED:
+            pairs = [(x[:end], of) for x, (_, end), of in zip(a, self.spans, b, strict=True)]
         elif self.case.operation == ALONG_K:
             pairs = [(a[:, start:end], b[start:end]) for start, end in self.spans]
         problems = [kind(types, *pair, rounds_to_tf32(self.kernel)) for pair in pairs]
@@ -150,7 +157,8 @@ class Expected:
                 problem.dequantized_roundoff = ROUNDOFF[types.b if types.a in INTEGERS else types.a]
         if self.case.codes and self.case.codes.zeros in FLOATS:
             # (q - -zero / scale) * scale rounds to a neighbour of what q * scale + zero rounds to.
-            problems[0].dequantized_roundoff = ROUNDOFF[types.a]
+            for problem in problems:
+                problem.dequantized_roundoff = ROUNDOFF[types.a]
         if sums_fast(self.kernel):
             return [problem.with_fast_sums for problem in problems]
         if truncates(self.kernel) and self.case.stages and types.out in (torch.bfloat16, *FLOAT8):
@@ -185,9 +193,13 @@ class Expected:
         rows = 0 if self.case.operation == GROUPED else self.case.m
         empty = torch.zeros(rows, self.case.n, dtype=torch.float64, device=self.operands.a.device)
         kind = torch.int64 if self.types.integer else torch.float64
-        if self.case.operation == ALONG_K:
+        if self.case.operation != GROUPED:
             empty = empty[None][:0]
-            values, errors = ([each[None] for each in of] for of in (values, errors))
+            # Rows that do not exist are not compared.
+            values, errors = (
+                [pad(each, (0, 0, 0, self.case.m - each.shape[0]))[None] for each in of]
+                for of in (values, errors)
+            )
         return Bounded(torch.cat([empty.to(kind), *values]), torch.cat([empty, *errors]))
 
     def _stages(self, x: Bounded) -> dict[str, Bounded]:
@@ -208,5 +220,10 @@ class Expected:
             return self._accumulator(self._problems(given))
         if not isinstance(given, torch.Tensor):
             return Bounded.of(torch.tensor(given, dtype=torch.float64, device=x.value.device))
+        kind = self.case.stages[at].operand.kind
+        if self.case.operation == GROUPED and kind in (ROW_OF_GROUP, NUMBER_OF_GROUP):
+            sizes = torch.tensor([end - start for start, end in self.spans], dtype=torch.int64)
+            of_rows = given[:, 0].repeat_interleave(sizes.to(given.device), 0)
+            return Bounded.of(of_rows.expand(-1, self.case.n))
         # A row behind the last group is not computed.
         return Bounded.of(given.expand(self.case.shape)[..., : self.rows, :].clone())

@@ -14,8 +14,8 @@ from multiprocessing.process import BaseProcess
 PASSED, REFUSED, HANG, CRASH = "passed", "refused", "hang", "crash"
 
 #: As in the names of kernels: "grouped_gemm" has groups along M, and "k_grouped_gemm" along K.
-#: "codes": a product by a weight of 4 bits.
-OPERATIONS = ("gemm", "grouped_gemm", "elementwise_add", "codes", "k_grouped_gemm")
+#: "masked_gemm": a count of rows for each group. "codes": a product by a weight of 4 bits.
+OPERATIONS = ("gemm", "grouped_gemm", "elementwise_add", "codes", "k_grouped_gemm", "masked_gemm")
 #: Seeds in a row whose cases mostly share a compiled program.
 SEEDS_OF_A_PROGRAM = 16
 #: Until a worker has imported torch and found its device.

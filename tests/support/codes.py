@@ -103,9 +103,11 @@ CASES = {
 def matrices(weight: Weight, wide: torch.dtype) -> list[torch.Tensor]:
     """What activations may be multiplied by, in float64: the weight with each element rounded once
     to the dtype of the activations, as in kernels of tensor cores, or with exact elements. The
-    factor of NVFP4 multiplies the sum.
+    factor of NVFP4 multiplies the sum. Those of a stack of weights have a dimension for them.
     """
-    factor = 1.0 if weight.factor is None else weight.factor.double().reshape(-1, 1)
+    factor = 1.0 if weight.factor is None else weight.factor.double()
+    if weight.factor is not None and weight.factor.dim() < 2:
+        factor = factor[..., None, None]
     elements = weight.dequantize(F32).double() / factor
     return [elements.to(wide).double() * factor, elements * factor]
 

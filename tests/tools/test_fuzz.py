@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fuzz.cases import Case
+from fuzz.cases import OF_ROWS, ROW_OF_GROUP, Case, Operand, Stage
 from fuzz.drawing import HALVES, Limits, draw
 from fuzz.shrinking import smaller
 from fuzz.stages import EXPRESSIONS, Bounded, apply
@@ -119,6 +119,34 @@ def test_wrong_codes_of_a_row_are_found(format, monkeypatch):
     monkeypatch.setattr(trial, "_run", run_with_other_codes)
     with pytest.raises(Finding, match="elements of D are wrong"):
         trial.check()
+
+
+@pytest.mark.parametrize("operation", OF_ROWS)
+@pytest.mark.parametrize(("row", "kind"), [(2, "wrong values"), (3, "stray write")])
+def test_wrong_rows_of_groups_are_found(operation, row, kind, monkeypatch):
+    monkeypatch.setattr(memory, "DEVICE", torch.device("cpu"))
+    stages = (Stage("x + c", Operand(ROW_OF_GROUP, "float32")),)
+    case = Case(1, operation, ("float32",) * 4, 5, 7, 9, ends=(0, 3), stages=stages)
+    Trial(case).check()
+    trial = Trial(case)
+    run = trial._run
+
+    def run_with_another_row(*args):
+        run(*args)
+        trial.operands.outputs["D"].tensor.view(-1, 5, 7)[-1, row] = 0
+
+    monkeypatch.setattr(trial, "_run", run_with_another_row)
+    with pytest.raises(Finding) as found:
+        trial.check()
+    assert found.value.kind == kind
+
+
+def test_groups_have_stacks_of_weights_and_rows_of_operands():
+    for operation in OF_ROWS:
+        cases = [draw(seed, LIMITS, operation) for seed in range(0, 4800, 16)]
+        assert {case.codes.format for case in cases if case.codes} == set(PACKED)
+        kinds = {each.operand.kind for case in cases for each in case.stages if each.operand}
+        assert ROW_OF_GROUP in kinds
 
 
 #: Kernels by name: the kind of the finding, and the mistake behind a product.
