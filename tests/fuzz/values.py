@@ -93,7 +93,8 @@ class UncomparedProblem(AnyKernelProblem):
 class ScaledProblem(UncomparedProblem):
     """A product of factors with scales along K, in float64. torch has no such product."""
 
-    #: The error of a scaled integer as kernels for tensor cores round it.
+    #: The error of a scaled element of 8 bits as kernels for tensor cores round it to the type of
+    #: the other factor.
     dequantized_roundoff = 0.0
 
     @property
@@ -152,9 +153,12 @@ class Expected:
         elif self.case.operation == ALONG_K:
             pairs = [(a[:, start:end], b[start:end]) for start, end in self.spans]
         problems = [kind(types, *pair, rounds_to_tf32(self.kernel)) for pair in pairs]
-        if self.case.scales and (types.a in INTEGERS) != (types.b in INTEGERS):
+        narrow = [types.a in INTEGERS, types.b in INTEGERS]
+        if narrow[0] == narrow[1]:
+            narrow = [each.itemsize == 1 for each in (types.a, types.b)]
+        if self.case.scales and narrow[0] != narrow[1]:
             for problem in problems:
-                problem.dequantized_roundoff = ROUNDOFF[types.b if types.a in INTEGERS else types.a]
+                problem.dequantized_roundoff = ROUNDOFF[types.b if narrow[0] else types.a]
         if self.case.codes and self.case.codes.zeros in FLOATS:
             # (q - -zero / scale) * scale rounds to a neighbour of what q * scale + zero rounds to.
             for problem in problems:
