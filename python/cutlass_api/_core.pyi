@@ -347,8 +347,9 @@ class GroupedGemmArguments(RuntimeArguments):
     """One GEMM per group. The groups divide the rows of A, or K, or are matrices of A.
 
     Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or
-    (1, TotalM, N). offsets is int32 of shape (G,): the end row of each group. A group may be
-    empty; rows after the last group are not written.
+    (1, TotalM, N). B may be a stack of weights of cutlass_api.weights. offsets is int32 of
+    shape (G,): the end row of each group. A group may be empty; rows after the last group are
+    not written.
 
     Masked, if A has a matrix for each of several groups: A has shape (G, M, K), B (G, K, N),
     out (G, M, N). offsets is int32 of shape (G,): the count of rows of each group. The first
@@ -438,11 +439,12 @@ class EpilogueArguments:
 
     A parameter takes a number, which each launch passes to the kernel, or a tensor of any
     dtype and strides. The tensor has the output's shape, or extent 1 in the dimensions along
-    which it is broadcast: (1, N), (N,), (M, 1), or a single element. An output takes a
-    writable tensor of the output's shape. Behind a GEMM, the tensor of a reduction such as
-    `sum(x, dim)` or `max(x, dim)` has extent 1 in the reduced dimensions, or omits them: (M,
-    1) or (M,) for dim=-1. `D` is normally the tensor that the operation's arguments call
-    `out`. If the two differ, the kernel writes `D`.
+    which it is broadcast: (1, N), (N,), (M, 1), or a single element. In a GEMM with groups
+    along M, a tensor of shape (G, 1, N) or (G, 1, 1) has a row or an element for each group,
+    such as a bias. An output takes a writable tensor of the output's shape. Behind a GEMM,
+    the tensor of a reduction such as `sum(x, dim)` or `max(x, dim)` has extent 1 in the
+    reduced dimensions, or omits them: (M, 1) or (M,) for dim=-1. `D` is normally the tensor
+    that the operation's arguments call `out`. If the two differ, the kernel writes `D`.
 
     Behind a GEMM of a list of matrices B, a parameter also takes a list of contiguous vectors
     (N_i,) of one dtype, one for the columns of each matrix.

@@ -227,8 +227,9 @@ arguments!(
     GroupedGemmArguments(A, B, out, accumulator_type, offsets),
     "One GEMM per group. The groups divide the rows of A, or K, or are matrices of A.\n\n\
      Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or\n\
-     (1, TotalM, N). B may be a stack of weights of cutlass_api.weights. offsets is int32 of shape (G,): the end row of each group. A group may be\n\
-     empty; rows after the last group are not written.\n\n\
+     (1, TotalM, N). B may be a stack of weights of cutlass_api.weights. offsets is int32 of shape\n\
+     (G,): the end row of each group. A group may be empty; rows after the last group are not\n\
+     written.\n\n\
      Masked, if A has a matrix for each of several groups: A has shape (G, M, K), B (G, K, N), out\n\
      (G, M, N). offsets is int32 of shape (G,): the count of rows of each group. The first\n\
      offsets[g] rows of out[g] are computed, and the others are not written.\n\n\
