@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from cutlass_api._core import CudaFunction, get_device_checks
+from cutlass_api._core import CudaFunction
 from cutlass_api._dtypes import CUDA_NAMES
 from cutlass_api.cuda import cuda_kernel
 from cutlass_api.nn._stacks import Stack
@@ -19,7 +19,7 @@ from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._library import sum_dtype
 from cutlass_api.ops._operator import OPS
 from cutlass_api.utils import ceil_div
-from cutlass_api.weights._reordering import is_eager, is_launched
+from cutlass_api.weights._reordering import is_launched, is_readable
 
 #: Of ``kernels/slots.cuh``.
 THREADS = 256
@@ -68,15 +68,6 @@ def route(index: Tensor, count: int) -> Routing:
     numbers = torch.arange(count, device=experts.device, dtype=experts.dtype)
     offsets = torch.searchsorted(experts, numbers, right=True, out_int32=True)
     return Routing(experts, slots, rows.view(index.shape), offsets)
-
-
-def is_readable(index: Tensor) -> bool:
-    """Whether the host may read the values of a tensor."""
-    if not is_eager(index):
-        return False
-    if index.device.type == "cpu":
-        return True
-    return get_device_checks() and index.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
 class Gather(torch.autograd.Function):

@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from cutlass_api.ops import _epilogues, _vmap
 from cutlass_api.ops._dense import check_differentiable
 from cutlass_api.ops._labels import SUMS, Labels, Rule, broadcast
 from cutlass_api.ops._library import empty, launch, refuse
 from cutlass_api.ops._operator import OPS, Call, Gradient, Lowering, Operator
+from cutlass_api.weights._reordering import is_readable
 
 
 def grouped_mm(
@@ -90,8 +90,8 @@ def offsets_of(
     name: str = "offs",
     what: str = "end row",
 ) -> Tensor:
-    """Offsets or counts as int32. Those of int64 are a view of their low words. The CPU refuses
-    what int32 does not hold; on a GPU, reading the other words would synchronize."""
+    """Offsets or counts as int32. Those of int64 are a view of their low words. What int32 does not
+    hold is refused if the host may read it."""
     if offs.dtype not in (torch.int32, torch.int64):
         raise refuse(operator, f"{name} is {offs.dtype}; pass torch.int32 or torch.int64")
     if offs.dim() != 1 or (groups is not None and offs.shape[0] != groups):
@@ -101,8 +101,7 @@ def offsets_of(
         return offs
     # The last of two dimensions has a stride of 1, also that of one offset.
     low = offs.unsqueeze(1).view(torch.int32)[:, 0]
-    is_read = offs.device.type == "cpu" and not isinstance(offs, FakeTensor)
-    if is_read and len(wide := offs[low != offs]):
+    if is_readable(offs) and len(wide := offs[low != offs]):
         raise refuse(
             operator,
             f"{name} holds {int(wide[0])}, past the range of int32; pass the {what} of each group",
