@@ -298,7 +298,8 @@ class Format:
             return numbers.to(self.stored)
         if self.dtype.is_floating_point:
             bounds = torch.tensor(E2M1_BOUNDS, device=numbers.device)
-            codes = torch.bucketize(numbers.abs(), bounds, out_int32=True).to(torch.uint8)
+            magnitudes = numbers.abs().contiguous()  # of others, torch warns that it copies them
+            codes = torch.bucketize(magnitudes, bounds, out_int32=True).to(torch.uint8)
             codes += (numbers < 0).to(torch.uint8) << 3
         else:
             codes = (numbers + self.offset).to(torch.uint8)
