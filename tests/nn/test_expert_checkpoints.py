@@ -4,11 +4,11 @@ import pytest
 import torch
 from cutlass_api import quantize
 from cutlass_api.nn import Experts, load
-from support.checkpoint_files import BLOCKS, KINDS, quantized, write
+from support.checkpoint_files import BLOCKS, KINDS, Kind, quantized, write
 
 pytest.importorskip("transformers")
 from safetensors.torch import load_file
-from support.expert_models import BF16, HOME, MODELS, error, logits, model_of
+from support.expert_models import BF16, HOME, MODELS, error, logits, model_of, write_gpt_oss
 
 E4M3 = torch.float8_e4m3fn
 #: Those whose experts lie in the file one by one.
@@ -73,14 +73,13 @@ def test_scales_of_each_expert(name, kind, width, tmp_path):
     check(new, model, report)
 
 
-def check(new, model, report):
+def check(new, model, report, weight="Float8"):
     """Compares with a model that has the dequantized matrices."""
     layer, old = new.get_submodule(HOME), model.get_submodule(HOME)
     assert report.quantized.keys() == {f"{HOME}.gate_up_proj", f"{HOME}.down_proj"}
-    assert not report.dequantized and "Float8, a scale for each" in repr(report)
+    assert not report.dequantized and f"{weight}, a scale for each" in repr(report)
     for weights, matrices in ((layer.up, old.up), (layer.down, old.down)):
-        found = torch.stack([weight.dequantize(BF16) for weight in weights])
-        assert torch.equal(found, matrices)
+        assert torch.equal(weights.dequantize(BF16), matrices.mT if old.transposed else matrices)
     assert error(logits(new), logits(model)) < 0.05
 
 
@@ -112,16 +111,99 @@ def test_scales_of_all_experts(name, is_stacked, width, tmp_path):
     check(new, model, report)
 
 
-def test_other_formats_are_dequantized(tmp_path):
-    model = sized("Qwen3Moe", 128)
+def packed(group):
+    """A layer as compressed-tensors packs it."""
+
+    def layer(w):
+        q = quantize.int4(w, group)
+        parts = {"weight_packed": q.values.view(torch.int32), "weight_scale": q.scales}
+        return parts | {"weight_shape": torch.tensor(w.shape)}, q.dequantize(torch.float32)
+
+    scheme = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "symmetric": True}}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": scheme}}
+    return Kind(layer, config | {"format": "pack-quantized"}, "Int4")
+
+
+APART_KINDS = KINDS | {"packed": packed(32), "packed in 64": packed(64)}
+
+
+@pytest.mark.parametrize("kind", ["packed", "gptq", "awq", "modelopt nvfp4", "modelopt fp8"])
+@pytest.mark.parametrize("name", ["Qwen3Moe", "Mixtral"])
+def test_other_formats_of_each_expert(name, kind, tmp_path):
+    model, kind = sized(name, 128), APART_KINDS[kind]
     state = saved(model, tmp_path)
     layers = [key[:-7] for key in state if ".experts." in key]
-    stored, expected = quantized(state, KINDS["gptq"], layers)
+    stored, expected = quantized(state, kind, layers)
     load(model, write(tmp_path / "plain", expected))
-    write(tmp_path, stored, KINDS["gptq"].quantization)
+    write(tmp_path, stored, kind.quantization)
+    new, report = filled(name, 128, tmp_path)
+    check(new, model, report, kind.weight)
+    assert new.get_submodule(HOME).activations == kind.activations
+
+
+@pytest.mark.parametrize(
+    ("kinds", "reason"),
+    [
+        (["gptq act-order"], "has a permutation"),
+        (["packed", "packed in 64"], "the experts have several formats"),
+    ],
+)
+def test_experts_that_no_stack_holds_are_dequantized(kinds, reason, tmp_path):
+    model = sized("Qwen3Moe", 128)
+    stored = saved(model, tmp_path)
+    expected = dict(stored)
+    layers = [key[:-7] for key in stored if ".experts." in key]
+    for at, name in enumerate(layers):
+        kind = APART_KINDS[kinds[at % len(kinds)]]
+        parts, matrix = quantized({f"{name}.weight": stored.pop(f"{name}.weight")}, kind, [name])
+        stored, expected = stored | parts, expected | matrix
+    write(tmp_path, stored, kind.quantization)
     new, report = filled("Qwen3Moe", 128, tmp_path)
-    assert report.dequantized[layers[0]][1].startswith(f"is a part of {HOME}.")
+    assert reason in report.dequantized[layers[0]][1] and not report.quantized
+    load(model, write(tmp_path / "plain", expected))
     assert torch.equal(logits(new), logits(model))
+
+
+def test_gpt_oss(tmp_path):
+    model = sized("GptOss", 96)
+    write_gpt_oss(model, tmp_path)
+    down_proj = model.get_submodule(HOME).down_proj.clone()
+    load(model, write(tmp_path / "plain", saved(model, tmp_path / "plain")))
+    new, report = filled("GptOss", 96, tmp_path)
+    check(new, model, report, "MXFP4")
+    layer = new.get_submodule(HOME)
+    assert layer.up.is_repacked and layer.interleaved and all(x is not None for x in layer.biases())
+    # A module that stays.
+    kept = sized("GptOss", 96)
+    kept.get_submodule(HOME).register_forward_hook(lambda *_: None)
+    assert load(kept, tmp_path).dequantized.keys() == report.quantized.keys()
+    assert torch.equal(kept.get_submodule(HOME).down_proj, down_proj)
+    with pytest.raises(ValueError, match=r"range the scales of MXFP4 exceed.*unchanged"):
+        load(sized("GptOss", 96).half(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda blocks, scales: {"_blocks": blocks}, "the file has no .*down_proj_scales"),
+        (
+            lambda blocks, scales: {"_blocks": blocks[1:], "_scales": scales[1:]},
+            r"the file has \[3, 64, 96\], and the model \[4, 64, 96\]",
+        ),
+        (
+            lambda blocks, scales: {"_blocks": blocks.int(), "_scales": scales},
+            "blocks is torch.int32; pass torch.uint8",
+        ),
+    ],
+)
+def test_blocks_of_gpt_oss_that_are_refused(change, message, tmp_path):
+    model = sized("GptOss", 96)
+    write_gpt_oss(model, tmp_path)
+    state, name = load_file(tmp_path / "model.safetensors"), f"{HOME}.down_proj"
+    changed = change(*(state.pop(f"{name}{part}") for part in ("_blocks", "_scales")))
+    write(tmp_path, state | {f"{name}{part}": x for part, x in changed.items()})
+    with pytest.raises(ValueError, match=rf"{name}_blocks.*{message}"):
+        load(model, tmp_path)
 
 
 def test_modules_that_stay_are_dequantized(tmp_path):
@@ -144,7 +226,7 @@ def test_what_is_refused(tmp_path):
     stored = state | {name: state[name].to(E4M3), f"{name}_scale_inv": torch.ones(4, 3, 1)}
     write(tmp_path, stored, BLOCKS)
     with pytest.raises(
-        ValueError, match=r"_scale_inv float32 \[4, 3, 1\]: .*scales has shape \[3, 1"
+        ValueError, match=r"_scale_inv float32 \[4, 3, 1\]: .*scales has shape \[4, 3, 1"
     ):
         load(model, tmp_path)
     stored[f"{name}_scale_inv"] = torch.ones(3, 1, 1)

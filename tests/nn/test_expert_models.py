@@ -21,27 +21,50 @@ def matrices(module):
     return [each.mT if module.is_transposed else each for each in pair]
 
 
+#: What a scheme makes of one matrix, and a bound of the error of logits.
+SCHEMES = {
+    "fp8": (quantize.fp8, 0.1),
+    "fp8-block": (lambda x: quantize.fp8(x, (128, 128)), 0.1),
+    "fp8-weight": (quantize.fp8, 0.1),
+    "int8-weight": (quantize.int8, 0.05),
+    "int4": (lambda x: quantize.int4(x, 32), 0.25),
+    "nvfp4": (quantize.nvfp4, 0.3),
+}
+
+
 @models
-@pytest.mark.parametrize("scheme", ["fp8", "fp8-block", "int4"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_convert(name, scheme, capsys):
     model = model_of(name)
     expected, old = logits(model), model.get_submodule(HOME)
-    report = convert(model, scheme)
+    report = convert(model, scheme, group=32 if scheme == "int4" else None)
     layer = model.get_submodule(HOME)
     assert type(layer) is Experts and not layer.training and HOME in report.replaced
     assert " and 1 of 1 mixtures of experts replaced" in capsys.readouterr().out
-    assert error(logits(model), expected) < (0.2 if scheme == "int4" else 0.1)
-    if scheme == "int4":
-        result = "Experts in bfloat16: Int4 has no product in groups"
-        assert result in repr(report)
-        assert all(layer.get_parameter(key) is x for key, x in old.named_parameters())
-        return
-    make = quantize.fp8 if scheme == "fp8" else lambda x: quantize.fp8(x, (128, 128))
+    assert layer.activations == ("fp8" if scheme in ("fp8", "fp8-block") else None)
+    quantizer, bound = SCHEMES[scheme]
+    assert error(logits(model), expected) < bound
     for weights, of_all in zip((layer.up, layer.down), matrices(old), strict=True):
         for weight, matrix in zip(weights, of_all, strict=True):
-            assert torch.equal(weight.dequantize(), make(matrix).dequantize())
+            assert torch.equal(weight.dequantize(), quantizer(matrix).dequantize())
     if old.has_bias:
         assert layer.down_proj_bias is old.down_proj_bias
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sizes", "reason"),
+    [
+        ("int8", {}, "products in groups take no activations 'int8'"),
+        ("int4", {"intermediate_size": 80}, "int4 of K = 80; pad K with zeros"),
+    ],
+)
+def test_experts_that_a_scheme_does_not_quantize(scheme, sizes, reason):
+    model = model_of("Mixtral", **sizes)
+    old = model.get_submodule(HOME)
+    report = convert(model, scheme)
+    layer = model.get_submodule(HOME)
+    assert type(layer) is Experts and f"Experts in bfloat16: {reason}" in repr(report)
+    assert all(layer.get_parameter(key) is x for key, x in old.named_parameters())
 
 
 @models
@@ -132,7 +155,7 @@ def test_experts_that_share_a_weight_are_not_quantized():
 @models
 def test_save_and_load(name, tmp_path):
     model = model_of(name)
-    convert(model, "int4")
+    convert(model, "int8")
     model.save_pretrained(tmp_path)
     new = model_of(name)
     load(new, tmp_path)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from cutlass_api import quantize
 from cutlass_api.nn import Experts
+from cutlass_api.weights import Weight
 from torch import nn
 
 EXPERTS, HIDDEN, INNER, TOKENS, TOP_K = 4, 64, 96, 12, 3
@@ -120,43 +121,57 @@ def test_layouts(name, transposed):
         torch.testing.assert_close(layer(hidden, index, weights), wanted[0], rtol=1e-4, atol=1e-5)
 
 
-#: Of Float8: the functions of :mod:`cutlass_api.quantize`.
+#: Quantized weights: a function of :mod:`cutlass_api.quantize`, and activations.
 FORMATS = {
-    "row": quantize.fp8,
-    "tensor": lambda x: quantize.fp8(x, "tensor"),
-    "1 x 128": lambda x: quantize.fp8(x, (1, 128)),
-    "128 x 128": lambda x: quantize.fp8(x, (128, 128)),
+    "row": (quantize.fp8, "fp8"),
+    "tensor": (lambda x: quantize.fp8(x, "tensor"), "fp8"),
+    "1 x 128": (lambda x: quantize.fp8(x, (1, 128)), "fp8"),
+    "128 x 128": (lambda x: quantize.fp8(x, (128, 128)), "fp8"),
+    "fp8-weight": (quantize.fp8, None),
+    "int8": (quantize.int8, None),
+    "int4": (lambda x: quantize.int4(x, 32), None),
+    "uint4": (quantize.uint4, None),
+    "mxfp4": (quantize.mxfp4, None),
+    "nvfp4": (quantize.nvfp4, None),
 }
 
 
-def float8(name, dtype=torch.float32):
+def quantized(name, is_list=False, biases=(None, None)):
     """A layer, and the matrices that it stands for."""
-    lists = [[FORMATS[name](each) for each in of_all] for of_all in matrices()]
-    layer = Experts(*lists)
-    return layer, [torch.stack([each.dequantize(dtype) for each in of_all]) for of_all in lists]
+    quantizer, activations = FORMATS[name]
+    stacks = [quantizer(each) for each in matrices()]
+    passed = [[quantizer(x) for x in each] for each in matrices()] if is_list else stacks
+    layer = Experts(*passed, *biases, activations=activations)
+    return layer, [each.dequantize(torch.float32) for each in stacks]
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("name", FORMATS)
-def test_float8(name):
-    layer, (up, down) = float8(name)
-    hidden, index, weights = inputs()
+def test_formats(name, has_bias):
+    biases = [randn(EXPERTS, n, seed=4) if has_bias else None for n in (2 * INNER, HIDDEN)]
+    layer, (up, down) = quantized(name, biases=biases)
+    has_float8 = FORMATS[name][1] is not None
+    hidden, index, weights = inputs(torch.float32 if has_float8 else BF16)
     found = results(lambda: layer(hidden, index, weights), [hidden, weights])
-    wanted = results(
-        lambda: expected_of(hidden, index, weights, up, down, halves), [hidden, weights]
-    )
-    # Activations are rounded to three bits.
-    assert all(error(*pair) < 0.06 for pair in zip(found, wanted, strict=True))
-    assert error(found[0], wanted[0]) > 1e-3
+    x, _, factors = inputs()
+    wanted = results(lambda: expected_of(x, index, factors, up, down, halves, biases), [x, factors])
+    # float8 rounds activations to three bits, bfloat16 to seven.
+    bound = 0.06 if has_float8 else 0.01
+    assert all(error(*pair) < bound for pair in zip(found, wanted, strict=True))
+    assert error(found[0], wanted[0]) > bound / 60
     with torch.no_grad():
         assert torch.equal(layer(hidden, index, weights), found[0])
-    again = Experts(layer.up, layer.down)
+    assert isinstance(layer.up, Weight) and layer.up.is_repacked == ("4" in name)
+    again = quantized(name, is_list=True, biases=biases)[0]
     assert torch.equal(again(hidden, index, weights), found[0])
-    other = Experts(layer.up, down)  # one of both is quantized
-    assert error(other(hidden, index, weights), wanted[0]) < 0.06
+    # One of both is quantized.
+    plain = down.to(hidden.dtype)
+    other = Experts(layer.up, plain, *biases, activations=FORMATS[name][1])
+    assert error(other(hidden, index, weights), wanted[0]) < bound
 
 
 def test_fields_keep_their_dtypes():
-    layer, _ = float8("row")
+    layer, _ = quantized("row")
     hidden, index, weights = inputs(BF16)
     half = copy.deepcopy(layer).to(BF16)
     assert half.gate_up_proj_values.dtype is torch.float8_e4m3fn
@@ -165,16 +180,30 @@ def test_fields_keep_their_dtypes():
     state = layer.state_dict() | {"down_proj_values": layer.down_proj_values.float()}
     with pytest.raises(RuntimeError, match=r"down_proj_values is torch.float32, and the layer has"):
         half.load_state_dict(state)
-    new, _ = float8("row")
+    new, _ = quantized("row")
     new.gate_up_proj_values.zero_()
     new.load_state_dict(layer.state_dict())
     assert torch.equal(new(*inputs()), layer(*inputs()))
 
 
-@pytest.mark.parametrize("is_quantized", [False, True])
-def test_copies(is_quantized):
+def test_values_of_a_state_may_have_either_order():
+    layer, new = quantized("uint4")[0], quantized("uint4")[0]
+    assert set(layer.state_dict()) == {
+        f"{name}_{field}"
+        for name in ("gate_up_proj", "down_proj")
+        for field in ("values", "scales", "zeros")
+    }
+    new.gate_up_proj_values.zero_()
+    unpacked = {"gate_up_proj_values": layer.up.unpack().values}
+    new.load_state_dict(layer.state_dict() | unpacked)
+    assert torch.equal(new.gate_up_proj_values, layer.gate_up_proj_values)
+
+
+@pytest.mark.parametrize("name", [None, "row", "nvfp4"])
+def test_copies(name):
     biases = [randn(EXPERTS, n, seed=4) for n in (2 * INNER, HIDDEN)]
-    layer = float8("row")[0] if is_quantized else Experts(*matrices(), *biases)
+    layer = Experts(*matrices(), *biases) if name is None else quantized(name)[0]
+    operands = inputs(BF16 if name == "nvfp4" else torch.float32)
     saved = io.BytesIO()
     torch.save(layer, saved)
     saved.seek(0)
@@ -184,13 +213,13 @@ def test_copies(is_quantized):
         torch.load(saved, weights_only=False),
     ]
     for each in copies:
-        assert torch.equal(each(*inputs()), layer(*inputs())) and repr(each) == repr(layer)
+        assert torch.equal(each(*operands), layer(*operands)) and repr(each) == repr(layer)
 
 
-@pytest.mark.parametrize("is_quantized", [False, True])
-def test_one_graph(is_quantized):
-    layer = float8("128 x 128")[0] if is_quantized else Experts(*matrices(), activation=CLAMPED)
-    hidden, index, weights = inputs()
+@pytest.mark.parametrize("name", [None, "128 x 128", "uint4"])
+def test_one_graph(name):
+    layer = Experts(*matrices(), activation=CLAMPED) if name is None else quantized(name)[0]
+    hidden, index, weights = inputs(BF16 if name == "uint4" else torch.float32)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     of = [hidden, weights, *layer.parameters()]
     found = results(lambda: compiled(hidden, index, weights), of)
@@ -203,7 +232,8 @@ def test_one_graph(is_quantized):
 def test_autocast():
     hidden, index, weights = inputs()
     # Of float32, other values are rounded to float8.
-    bounds = {float8("row")[0]: 0.05, Experts(*matrices(dtype=BF16)): 0.001}
+    bounds = {quantized("row")[0]: 0.05, quantized("mxfp4")[0]: 0.01}
+    bounds |= {Experts(*matrices(dtype=BF16)): 0.001}
     for layer, bound in bounds.items():
         wanted = layer(hidden.bfloat16(), index, weights)
         with torch.autocast("cpu", BF16):
@@ -213,7 +243,7 @@ def test_autocast():
 
 @pytest.mark.parametrize("is_quantized", [False, True])
 def test_no_tokens(is_quantized):
-    layer = float8("row")[0] if is_quantized else Experts(*matrices())
+    layer = quantized("row")[0] if is_quantized else Experts(*matrices())
     hidden, index, weights = inputs()
     out = layer(hidden[:0], index[:0], weights[:0])
     assert out.shape == (0, 4, HIDDEN)
@@ -224,7 +254,7 @@ def test_no_tokens(is_quantized):
 @pytest.mark.parametrize("name", [None, *FORMATS])
 def test_on_a_gpu(name):
     """Also in a graph whose replay routes otherwise."""
-    layer = Experts(*matrices(dtype=BF16)) if name is None else float8(name)[0]
+    layer = Experts(*matrices(dtype=BF16)) if name is None else quantized(name)[0]
     hidden, index, weights = inputs(BF16)
     wanted = results(lambda: layer(hidden, index, weights), [hidden, weights])
     layer = layer.cuda()
@@ -245,24 +275,28 @@ def test_on_a_gpu(name):
 
 def test_repr():
     up, down = matrices()
-    layer = Experts(up.bfloat16(), [quantize.fp8(each) for each in down], interleaved=True)
+    flags = dict(interleaved=True, activations="fp8")
+    layer = Experts(up.bfloat16(), quantize.fp8(down), **flags)
     assert repr(layer) == (
         "Experts(4 experts, hidden_size=64, intermediate_size=96, activation=silu, "
         "interleaved gate, bias=False, gate_up_proj=bfloat16, down_proj=Float8, a scale for each "
-        "row)"
+        "row, activations=fp8)"
     )
 
 
 UP, DOWN = matrices()
-INT4 = [quantize.int4(each.bfloat16(), 32) for each in UP]
+INT4 = quantize.int4(UP, 32)
 
 
 @pytest.mark.parametrize(
     ("error", "arguments", "options", "message"),
     [
-        (TypeError, ([], DOWN), {}, "up is list; pass a tensor, or a sequence"),
+        (TypeError, ([], DOWN), {}, "up is list; pass a tensor, a stack of weights, or a seq"),
         (ValueError, (UP[0], DOWN), {}, r"up is torch.float32 \[192, 64\]; pass three dimensions"),
-        (ValueError, (INT4, DOWN), {}, "up: Int4 has no product in groups; pass Float8"),
+        (ValueError, (INT4[0], DOWN), {}, r"up is <Int4 .*, one weight; pass a stack \(experts"),
+        (ValueError, ([INT4[0], quantize.fp8(UP[1])], DOWN), {}, r"Experts: up\[1\] is <Float8 .*"),
+        (ValueError, (INT4, DOWN), {"activations": "fp8"}, "'fp8' need weights of Float8; pass"),
+        (ValueError, (INT4, DOWN), {"activations": "int8"}, "activations is 'int8'; pass one of"),
         (ValueError, (UP, DOWN[:2]), {}, "up has 4 experts and down 2"),
         (ValueError, (UP, DOWN.mT), {}, "up takes rows of 64 and down returns 96"),
         (ValueError, (UP[:, 1:], DOWN), {}, "up returns 191 columns and down takes 96; pass 192"),

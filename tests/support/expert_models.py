@@ -2,7 +2,11 @@
 
 import torch
 import transformers
+from cutlass_api import quantize
+from safetensors.torch import load_file
 from torch import nn
+
+from support.checkpoint_files import write
 
 BF16 = torch.bfloat16
 IDS = torch.arange(24).view(2, 12) * 7 % 64
@@ -38,3 +42,17 @@ def logits(model):
 
 def error(found, expected):
     return ((found - expected).norm() / expected.norm()).item()
+
+
+def write_gpt_oss(model, folder):
+    """Writes a model as OpenAI does, with experts in MXFP4, whose numbers become its own."""
+    model.save_pretrained(folder)
+    state = load_file(folder / "model.safetensors")
+    for name in ("gate_up_proj", "down_proj"):
+        parameter = model.get_submodule(HOME).get_parameter(name)
+        weight = quantize.mxfp4(parameter.detach().mT)
+        parameter.data = weight.dequantize().mT.contiguous()
+        del state[f"{HOME}.{name}"]
+        state[f"{HOME}.{name}_blocks"] = weight.values.unflatten(-1, (-1, 16))
+        state[f"{HOME}.{name}_scales"] = weight.scales.view(torch.uint8)
+    return write(folder, state, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})

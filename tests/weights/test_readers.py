@@ -344,7 +344,7 @@ def test_gpt_oss():
         experts = weights.from_gpt_oss(
             torch.stack([values, values ^ 0x88]), torch.stack([POWERS] * 2)
         )
-        assert [type(each) for each in experts] == [MXFP4, MXFP4]
+        assert type(experts) is MXFP4 and tuple(experts.shape) == (2, N, K)
         equal(experts[0], expected)
         equal(experts[1], -expected)
     refuses("or a dimension of experts in front of both", weights.from_gpt_oss, blocks, POWERS[0])

@@ -56,9 +56,10 @@ def convert(
       it returns, and activations in 16 bits. The error for an unknown scheme lists all schemes.
 
     Mixtures are modules that transformers' ``use_experts_implementation`` describes, as those of
-    Qwen3-MoE, Mixtral, gpt-oss and DeepSeek-V3, and :class:`Experts`. "fp8" and "fp8-block"
-    quantize their weights. Other schemes have no product in groups: transformers' modules then
-    become :class:`Experts` with the same parameters, in the dtype that they have.
+    Qwen3-MoE, Mixtral, gpt-oss and DeepSeek-V3, and :class:`Experts`. All schemes quantize their
+    weights, but for "int8", whose activations no product in groups takes. Where the scheme does
+    not quantize, transformers' modules become :class:`Experts` with the same parameters, in the
+    dtype that they have, and the table says why.
 
     Returns and prints a table of what was replaced, and what not and why. Layers stay that ``skip``
     matches; with sizes or dtypes that the scheme does not serve, as float32 without quantized

@@ -13,7 +13,7 @@ from cutlass_api.nn._experts import Gate
 from cutlass_api.nn._layers import Layer, altered, original, skipped
 from cutlass_api.nn._mixture import Experts
 from cutlass_api.nn._schemes import Scheme
-from cutlass_api.nn._stacks import refusal
+from cutlass_api.nn._stacks import SERVED
 from cutlass_api.ops import _epilogues
 from cutlass_api.weights._adjacent import identity
 
@@ -46,14 +46,14 @@ class Operands(NamedTuple):
 
     def layer(self) -> Experts:
         """The layer in the dtype of the tensors, which it takes."""
-        flags = {"interleaved": self.interleaved, "transposed": self.transposed}
+        flags: Any = {"interleaved": self.interleaved, "transposed": self.transposed}
         return Experts(self.up, self.down, self.up_bias, self.down_bias, self.activation, **flags)
 
     def quantized(self, scheme: Scheme) -> Experts:
-        """The layer with quantized weights, one expert after the other."""
-        up, down = ([scheme.quantize(one) for one in each] for each in self.matrices())
-        biases = (self.up_bias, self.down_bias)
-        return Experts(up, down, *biases, self.activation, interleaved=self.interleaved)
+        """The layer with quantized weights."""
+        up, down = (scheme.quantize(each) for each in self.matrices())
+        flags: Any = {"interleaved": self.interleaved, "activations": scheme.activations}
+        return Experts(up, down, self.up_bias, self.down_bias, self.activation, **flags)
 
 
 def operands(module: Any) -> Operands:
@@ -175,12 +175,13 @@ def find_mixtures(model: torch.nn.Module, scheme: Scheme, skip: Collection[str])
 
 def unquantized(found: Operands, scheme: Scheme) -> str | None:
     """Why a scheme does not quantize experts; None if it does."""
+    if scheme.activations not in (*SERVED, None):
+        return f"products in groups take no activations {scheme.activations!r}"
     for matrix in found.matrices():
         _, n, k = matrix.shape
         if reason := scheme.refusal((n, k), matrix.dtype):
             return reason
-    weight = scheme.quantize(torch.empty(128, 128, dtype=found.up.dtype, device="meta"))
-    return refusal(type(weight).__name__, scheme.activations)
+    return None
 
 
 def extents(module: Any) -> tuple[int, ...]:

@@ -201,7 +201,7 @@ def linear(
     out: Tensor
     if isinstance(weight, Stack):
         out = weight.multiply(input, routing.offsets, numbers)
-        return out if bias is None else out + routing.of_rows(bias)
+        return out if bias is None else (out + routing.of_rows(bias)).to(out.dtype)
     out = OPS.grouped_mm(input, weight, routing.offsets, bias)
     return out
 
@@ -253,13 +253,13 @@ def experts(
 
     Raises ValueError as :func:`route` does.
     """
-    routing = route(index, len(up[0].fields["values"] if isinstance(up[0], Stack) else up[0]))
+    routing = route(index, len(up[0].fields.values if isinstance(up[0], Stack) else up[0]))
     # PyTorch 2.11 compiles no autograd.Function of variable arguments without a gradient
     # (findings/compiled_function_of_variable_arguments.sh).
     numbers = None
     if needs_gradient(tokens):
         rows = Gather.apply(tokens, *routing)
-    elif isinstance(up[0], Stack):
+    elif isinstance(up[0], Stack) and up[0].activations is not None:
         rows, numbers = tokens, routing.tokens
     else:
         rows = of_tokens(tokens, routing)

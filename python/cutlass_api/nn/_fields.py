@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from cutlass_api._dtypes import E8M0, FLOAT8
+from cutlass_api.weights import Weight
+from cutlass_api.weights._packing import REPACKED
 from cutlass_api.weights._shards import is_dtensor, of_shard
 
 #: The dtypes that hold the bits of elements of so many bytes.
@@ -55,3 +57,16 @@ def restore(buffers: dict[str, Any], dtypes: Mapping[str, torch.dtype]) -> None:
     """The inverse of :func:`bits_of`, in place."""
     for name, dtype in dtypes.items():
         buffers[name] = buffers[name].view(dtype)
+
+
+def in_order(values: Tensor, weight: Weight) -> Tensor:
+    """Values of the shape of a weight in its order; others as they are."""
+    record = weight.format
+    if record.packing == 1 or values.dtype not in (record.stored, REPACKED):
+        return values
+    if values.dim() != len(weight.shape) + (values.dtype is REPACKED):
+        return values
+    if tuple(record.extents(values)) != tuple(weight.shape):
+        return values
+    order = record.repack if weight.is_repacked else record.unpack
+    return order(weight.fields._replace(values=values)).values

@@ -10,12 +10,11 @@ from torch import Tensor
 from cutlass_api._dtypes import FLOATS, HALF
 from cutlass_api.nn import _activations
 from cutlass_api.nn._eager import Prepared
-from cutlass_api.nn._fields import bits_of, keeping, restore
+from cutlass_api.nn._fields import bits_of, in_order, keeping, restore
 from cutlass_api.ops import OPS
 from cutlass_api.weights import Weight, _adjacent
 from cutlass_api.weights._classes import CLASSES
 from cutlass_api.weights._formats import Fields, names
-from cutlass_api.weights._packing import REPACKED
 
 Self = TypeVar("Self", bound="Linear")
 #: The buffers of a quantized weight.
@@ -212,7 +211,7 @@ class Linear(torch.nn.Module):
             if own is None or not isinstance(tensor, Tensor):
                 continue
             if name == "values":
-                tensor = _in_order(tensor, self.weight)
+                tensor = in_order(tensor, self.weight)
             is_converted = name == "weight" and tensor.dtype in FLOATS
             if tensor.dtype is own.dtype or is_converted:
                 found[prefix + name] = tensor
@@ -227,19 +226,6 @@ class Linear(torch.nn.Module):
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _in_order(values: Tensor, weight: Weight) -> Tensor:
-    """Values of the shape of a weight in its order; others as they are."""
-    record = weight.format
-    if record.packing == 1 or values.dtype not in (record.stored, REPACKED):
-        return values
-    if values.dim() != (3 if values.dtype is REPACKED else 2):
-        return values
-    if record.extents(values) != tuple(weight.shape):
-        return values
-    order = record.repack if weight.is_repacked else record.unpack
-    return order(weight.fields._replace(values=values)).values
 
 
 def _plain(weight: Any) -> Tensor:

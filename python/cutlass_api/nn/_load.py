@@ -1,6 +1,7 @@
 """``load``: fills a model from a checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -20,14 +21,20 @@ from cutlass_api.nn._layers import (
     unwrapped,
 )
 from cutlass_api.nn._linear import Linear
-from cutlass_api.nn._load_experts import MERGING, Mixtures, merged, stack_of
+from cutlass_api.nn._load_experts import (
+    MERGING,
+    Mixtures,
+    activations_of,
+    merged,
+    on_meta,
+    stack_of,
+)
 from cutlass_api.nn._names import Names, is_pretrained
 from cutlass_api.nn._report import Loading, bytes_of
 from cutlass_api.nn._save import attach
-from cutlass_api.nn._stacks import Stack, dequantized
 from cutlass_api.nn._stored import Reader, Stored, stored_layers
 from cutlass_api.nn._targets import Targets, describe
-from cutlass_api.weights import Weight
+from cutlass_api.weights import Weight, from_gpt_oss
 from cutlass_api.weights._adjacent import identity
 
 
@@ -50,7 +57,8 @@ def load(
     - "compressed-tensors": integers of 4 and 8 bits, float8, MXFP4, NVFP4;
     - "gptq" and "awq" of 4 bits; "modelopt": FP8, NVFP4 and INT4;
     - "fp8": float8_e4m3fn with scales for the matrix, for rows, for 1 x 128 or for 128 x 128, in
-      float32 or float8_e8m0fnu, as DeepSeek-V3 and Qwen3-FP8.
+      float32 or float8_e8m0fnu, as DeepSeek-V3 and Qwen3-FP8;
+    - "mxfp4": the experts of gpt-oss.
 
     The formats of layers are those of their tensors. A quantized layer replaces the
     ``torch.nn.Linear``, or transformers' Conv1D, by :class:`Linear`; if the checkpoint quantizes
@@ -60,8 +68,9 @@ def load(
     has. Shards are mapped, and each tensor is copied once to the model.
 
     Mixtures of experts of transformers' models become :class:`Experts`, unless :func:`convert`
-    would leave them. Their weights are quantized if the file has float8 weights, stacked or for
-    each expert, and quantizes activations alike; of other formats they are dequantized.
+    would leave them. Their weights stay quantized: of all formats for each expert, of float8 and
+    MXFP4 also stacked. Activations are quantized in float8 alone, else they have 16 bits. Weights
+    with a permutation (act-order), and experts of several formats are dequantized.
 
     Returns and prints a table of what the layers are now.
 
@@ -113,7 +122,7 @@ class Filling:
     ) -> None:
         self.model, self.checkpoint, self.reader = model, checkpoint, reader
         self.targets = Targets(model, device)
-        self.mixtures = Mixtures(model)
+        self.mixtures = Mixtures(model, self.targets.expected)
         self.names = Names(model, self.targets.expected)
         self.layers: dict[str, Stored] = {}
         self.tasks: dict[str, Task] = {}
@@ -132,13 +141,14 @@ class Filling:
         parts = {part for layer in self.layers.values() for part in layer.parts.values()}
         found = [*self.layers, *(name for name in headers if name not in parts)]
         unread = [name for name in unread if self.names.find(name)[0] not in self.targets.expected]
-        expected = self.targets.expected
-        problems = self.mixtures.find_scales(headers, self.names, expected)
+        problems = self.mixtures.find_scales(headers, self.names)
+        problems += self.mixtures.find_blocks(headers, self.names)
         stacked = set(self.mixtures.scales.values())
         for name in found:
             if name in stacked:
                 continue
             target, pattern = self.names.find(name)
+            target = self.mixtures.blocks.get(name, target)
             if target in self.targets.expected:
                 task = self.tasks.setdefault(target, Task(target))
                 if task.sources and pattern is None:
@@ -148,8 +158,9 @@ class Filling:
                     task.patterns[name] = pattern
                 if name not in self.layers:
                     is_scaled = target in self.mixtures.scales
+                    is_value = pattern is None and name not in self.mixtures.blocks
                     problems += self.targets.problems(
-                        name, target, headers[name], pattern is None, is_scaled
+                        name, target, headers[name], is_value, is_scaled
                     )
             elif name in unread or self.names.is_unneeded(target) or self._is_no_bias(name):
                 self.report.unread.append(name)
@@ -217,17 +228,27 @@ class Filling:
                 dtype = self.targets.expected[target].dtype
                 key = (dtype, *((part, headers[full].dtype) for part, full in layer.parts.items()))
                 kinds.setdefault(key, (layer, target))
+        for name, target in self.mixtures.blocks.items():
+            if self.mixtures.weights[target] is None:
+                scales = headers[self.mixtures.scales[target]]
+                stack = from_gpt_oss(on_meta(headers[name]), on_meta(scales))
+                with self._trying(name):
+                    check_served(stack[0], None, self.targets.expected[target].dtype)
         for (dtype, *_), (layer, target) in kinds.items():
             device = self.targets.device_of(target)
             parts = layer.parts.items()
             tensors = {part: self.checkpoint.peek(full).to(device) for part, full in parts}
-            try:
+            with self._trying(layer.name):
                 check_served(*self.reader.read(layer, tensors), dtype)
-            except (ValueError, TypeError) as error:
-                raise ValueError(
-                    f"load: {layer.name} of {self.checkpoint.folder}: {error}. The model is "
-                    "unchanged"
-                ) from None
+
+    @contextmanager
+    def _trying(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"load: {name} of {self.checkpoint.folder}: {error}. The model is unchanged"
+            ) from None
 
     # ---- run --------------------------------------------------------------------------------
 
@@ -309,18 +330,21 @@ class Filling:
             if name in self.layers
         }
         weights = {name: weight for name, (weight, _) in read.items()}
-        is_quantized = len(read) == len(task.sources)
-        if is_quantized and self.mixtures.served(task.target, [*read.values()], self._merges(task)):
+        reason: str | None = f"is a part of {task.target}"
+        if len(read) == len(task.sources) and self._merges(task):
+            given = [(each, activations_of(each, kind)) for each, kind in read.values()]
+            reason = self.mixtures.refusal(task.target, given)
+        if reason is None:
             has_parts = len(set(task.patterns.values())) > 1
-            return self._stack(task, merged(weights, partial(self._merge, task), has_parts))
+            stack = merged(weights, partial(self._merge, task), has_parts)
+            return self._stack(task, stack, given[0][1])
         tensors = {}
         for name in task.sources:
             if name not in weights:
                 tensors[name] = self.checkpoint.read(name)
                 continue
             tensors[name] = self._dequantized(task.target, weights.pop(name))
-            layer, reason = self.layers[name], f"is a part of {task.target}"
-            self.report.dequantized[layer.name] = (tensors[name].shape, reason)
+            self.report.dequantized[self.layers[name].name] = (tensors[name].shape, str(reason))
         for target, tensor in self._made_of(task, tensors).items():
             self.targets.assign(target, tensor[0] if isinstance(tensor, list) else tensor)
 
@@ -345,37 +369,39 @@ class Filling:
         return tensor
 
     def _fill_scaled(self, task: Task) -> None:
-        """A stacked weight whose scales are one tensor: float8, or 16 bits and useless scales."""
+        """A stacked weight whose scales are one tensor: MXFP4, float8, or 16 bits and useless
+        scales.
+        """
         device = self.targets.device_of(task.target)
         tensors = {x: self.checkpoint.read(x).to(device, copy=True) for x in task.sources}
         name = self.mixtures.scales[task.target]
         scales = self.checkpoint.read(name).to(device, copy=True)
+        if task.sources[0] in self.mixtures.blocks:
+            return self._stack(task, from_gpt_oss(tensors.popitem()[1], scales), None)
         dtypes = {each.dtype for each in tensors.values()}
         if dtypes == {torch.float8_e4m3fn}:
             bits = {key: each.view(torch.uint8) for key, each in tensors.items()}
             values = self._merge(task, bits) if task.patterns else bits.popitem()[1]
-            return self._stack(task, stack_of(values.view(torch.float8_e4m3fn), scales))
+            return self._stack(task, stack_of(values.view(torch.float8_e4m3fn), scales), "fp8")
         if torch.float8_e4m3fn in dtypes:
             raise ValueError("some experts are float8_e4m3fn, and others are not")
         self.report.unread.append(name)
         merge = self._merge(task, tensors) if task.patterns else tensors.popitem()[1]
         self.targets.assign(task.target, merge)
 
-    def _stack(self, task: Task, stack: Stack) -> None:
+    def _stack(self, task: Task, stack: Weight, activations: str | None) -> None:
         """Keeps a stack for the layer, or dequantizes it if the module stays."""
         target, expected = task.target, self.targets.expected[task.target]
-        if stack.shape != expected.shape:
-            raise ValueError(
-                f"the file has {list(stack.shape)}, and the model {describe(expected)}"
-            )
+        self.mixtures.check_shape(target, stack)
         reason = self.mixtures.weights[target]
         if reason is None:
-            check_served(stack.weight(0), "fp8", expected.dtype)
-            self.mixtures.stacks[target] = stack
-            self.report.quantized[target] = (stack.shape, describe_weight(stack.weight(0), "fp8"))
+            check_served(stack[0], activations, expected.dtype)
+            self.mixtures.stacks[target] = stack, activations
+            self.report.quantized[target] = (stack.shape, describe_weight(stack, activations))
         else:
-            matrices = dequantized(stack.fields["values"], stack.fields["scales"], expected.dtype)
-            self.targets.assign(target, matrices)
+            matrices = stack.dequantize(expected.dtype)
+            is_transposed = target in self.mixtures.transposed
+            self.targets.assign(target, matrices.mT if is_transposed else matrices)
             self.report.dequantized[target] = (stack.shape, reason)
 
     def _tie(self) -> None:

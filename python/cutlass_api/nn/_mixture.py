@@ -8,13 +8,14 @@ from torch import Tensor
 
 from cutlass_api._dtypes import FLOATS
 from cutlass_api.fusion._functions import ACTIVATIONS
+from cutlass_api.nn import _stacks
 from cutlass_api.nn._experts import Gate, Matrices, experts
-from cutlass_api.nn._fields import bits_of, keeping, restore
-from cutlass_api.nn._stacks import Stack, stacked
+from cutlass_api.nn._fields import bits_of, in_order, keeping, restore
+from cutlass_api.nn._stacks import Stack
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._evaluate import evaluate
-from cutlass_api.weights import Weight
-from cutlass_api.weights._formats import names
+from cutlass_api.weights import Weight, stack
+from cutlass_api.weights._formats import Fields, names
 
 Self = TypeVar("Self", bound="Experts")
 Activation = Callable[[Tensor], Tensor]
@@ -35,21 +36,26 @@ class Experts(torch.nn.Module):
     - ``up``: (experts, N, K): the layers of gate and up, one after the other, N = 2 * inner; or of
       experts without a gate, N = inner. ``down``: (experts, K, inner). As the weights of
       ``torch.nn.Linear``, with a dimension of experts in front; in float16, bfloat16, float32 or
-      float64, both alike. Parameters stay the same objects. Either may be a sequence of
-      :class:`cutlass_api.weights.Float8`, one an expert, with scales of one kind: the input is then
-      quantized in each call, as by ``activations="fp8"`` of :class:`Linear`.
+      float64, both alike. Parameters stay the same objects. Either may be quantized: a stack of
+      weights of any format of :mod:`cutlass_api.weights`, which is repacked, or a sequence of
+      weights, one an expert, which are copied into a stack.
     - ``up_bias``, ``down_bias``: (experts, N) and (experts, K), or None.
     - ``activation``: the name of one of :mod:`cutlass_api.fusion`, for activation(gate) * up, or
       activation(up) without a gate; an expression of ``gate`` and ``up`` in the language of
       epilogues, as "silu(gate) * clamp(up, -7, 7)"; or a function of the product (rows, N) that
       returns (rows, inner).
     - ``interleaved``: whether rows of gate and up alternate, gate first, as those of gpt-oss.
-    - ``transposed``: whether the tensors are (experts, K, N) and (experts, inner, K).
+    - ``transposed``: whether the tensors are (experts, K, N) and (experts, inner, K). Those of
+      quantized weights never are.
+    - ``activations``: as of :class:`Linear`. None: quantized weights multiply float16 or bfloat16.
+      "fp8": the input of each :class:`cutlass_api.weights.Float8` is quantized in each call, and
+      may be float32.
 
     The tensors have the names of transformers' models: ``gate_up_proj``, or ``up_proj`` if
     N = inner, and ``down_proj``; of biases, with ``_bias`` behind. Fields of quantized weights are
-    buffers, ``gate_up_proj_values`` and ``gate_up_proj_scales``, which keep their dtypes in
+    buffers, as ``gate_up_proj_values`` and ``gate_up_proj_scales``, which keep their dtypes in
     ``half()``, ``to(dtype)`` and the like. They have no gradients; all else has.
+    ``load_state_dict`` takes values of 4 bits in either order, and keeps that of the layer.
 
     Raises TypeError for operands that are no tensors, and ValueError for shapes, dtypes, formats
     and activations that do not fit.
@@ -57,18 +63,24 @@ class Experts(torch.nn.Module):
 
     def __init__(
         self,
-        up: Tensor | Sequence[Weight],
-        down: Tensor | Sequence[Weight],
+        up: Tensor | Weight | Sequence[Weight],
+        down: Tensor | Weight | Sequence[Weight],
         up_bias: Tensor | None = None,
         down_bias: Tensor | None = None,
         activation: str | Activation = "silu",
         *,
         interleaved: bool = False,
         transposed: bool = False,
+        activations: str | None = None,
     ) -> None:
         super().__init__()
         self.interleaved, self.transposed = interleaved, transposed
         pairs = {"up": _checked("up", up), "down": _checked("down", down)}
+        try:
+            _stacks.check(activations, *pairs.values())
+        except ValueError as error:
+            raise ValueError(f"Experts: {error}") from None
+        self.activations = activations
         shapes = {key: self._shape_of(weight) for key, weight in pairs.items()}
         (count, n, self.hidden_size), (_, _, inner) = shapes["up"], shapes["down"]
         _check_shapes(shapes["up"], shapes["down"])
@@ -79,9 +91,9 @@ class Experts(torch.nn.Module):
         self.formats: dict[str, str | None] = {}
         for key, bias in (("up", up_bias), ("down", down_bias)):
             name, weight = self._names[key], pairs[key]
-            self.formats[name] = weight.format if isinstance(weight, Stack) else None
-            if isinstance(weight, Stack):
-                for field, tensor in weight.fields.items():
+            self.formats[name] = type(weight).__name__ if isinstance(weight, Weight) else None
+            if isinstance(weight, Weight):
+                for field, tensor in weight.repack().tensors().items():
                     self.register_buffer(f"{name}_{field}", tensor)
             else:
                 self.register_parameter(name, _parameter(weight))
@@ -89,7 +101,7 @@ class Experts(torch.nn.Module):
         _check_activation(activation, n, inner, interleaved)
         self.activation = activation
 
-    def _shape_of(self, weight: Matrices) -> tuple[int, int, int]:
+    def _shape_of(self, weight: Tensor | Weight) -> tuple[int, int, int]:
         """(experts, N, K)."""
         count, n, k = weight.shape
         return (count, k, n) if self.transposed and isinstance(weight, Tensor) else (count, n, k)
@@ -100,27 +112,24 @@ class Experts(torch.nn.Module):
         if form is None:
             weight: Tensor = self._parameters[name]
             return weight if self.transposed else weight.mT
-        start = f"{name}_"
-        found = self._buffers.items()
-        fields = {
-            k.removeprefix(start): x for k, x in found if x is not None and k.startswith(start)
-        }
-        return Stack(form, fields)
+        values, scales, *others = (self._buffers.get(f"{name}_{each}") for each in Fields._fields)
+        assert values is not None and scales is not None
+        activations = _stacks.of_format(form, self.activations)
+        return Stack(Fields(values, scales, *others), form, activations)
 
-    def stacks(self) -> dict[str, Stack]:
+    def stacks(self) -> dict[str, Any]:
         """The quantized weights, by the names of the tensors that they replace."""
-        found = {name: self._matrices(name) for name, form in self.formats.items() if form}
-        return {name: stack for name, stack in found.items() if isinstance(stack, Stack)}
+        return {name: self._operand(name) for name, form in self.formats.items() if form}
 
     @property
     def up(self) -> Any:
-        """The layers of gate and up: the parameter, or a list of weights."""
-        return self._operand("up")
+        """The layers of gate and up: the parameter, or the stack of weights."""
+        return self._operand(self._names["up"])
 
     @property
     def down(self) -> Any:
-        """The layers of down: the parameter, or a list of weights."""
-        return self._operand("down")
+        """The layers of down: the parameter, or the stack of weights."""
+        return self._operand(self._names["down"])
 
     def biases(self) -> tuple[torch.nn.Parameter | None, torch.nn.Parameter | None]:
         """Those of up and of down."""
@@ -129,13 +138,11 @@ class Experts(torch.nn.Module):
 
     def extents(self) -> tuple[int, int, int]:
         """(experts, N, K) of up."""
-        name = self._names["up"]
-        weight = self._parameters.get(name)
-        return self._shape_of(self._matrices(name) if weight is None else weight)
+        return self._shape_of(self.up)
 
-    def _operand(self, key: str) -> Any:
-        weight = self._matrices(name := self._names[key])
-        return weight.weights() if isinstance(weight, Stack) else self._parameters[name]
+    def _operand(self, name: str) -> Any:
+        weight = self._matrices(name)
+        return weight.weight() if isinstance(weight, Stack) else self._parameters[name]
 
     def forward(self, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         """The sum over a token's experts of weight * down(activation(up(token))).
@@ -210,12 +217,14 @@ class Experts(torch.nn.Module):
         has_bias = any(self._parameters[f"{name}_bias"] is not None for name in self.formats)
         parts.append(f"bias={has_bias}")
         parts += [f"{name}={self._described(name)}" for name in self.formats]
+        if self.activations is not None:
+            parts.append(f"activations={self.activations}")
         return ", ".join(parts)
 
     def _described(self, name: str) -> str:
-        weight = self._matrices(name)
-        if isinstance(weight, Stack):
-            return f"{weight.format}, a scale for each {weight.weight(0).format.scales.name()}"
+        weight = self._operand(name)
+        if isinstance(weight, Weight):
+            return f"{self.formats[name]}, a scale for each {weight.format.scales.name()}"
         return str(weight.dtype).removeprefix("torch.")
 
     def _fields(self) -> list[str]:
@@ -247,16 +256,26 @@ class Experts(torch.nn.Module):
         found, (*_, errors) = dict(state_dict), others
         for name in self._fields():
             own, tensor = self._buffers[name], found.get(prefix + name)
-            if own is None or tensor is None or tensor.dtype is own.dtype:
+            if own is None or tensor is None:
+                continue
+            if name.endswith("_values"):
+                weight = self._operand(name.removesuffix("_values"))
+                tensor = found[prefix + name] = in_order(tensor, weight)
+            if tensor.dtype is own.dtype:
                 continue
             errors.append(f"{prefix}{name} is {tensor.dtype}, and the layer has {own.dtype}.")
             found[prefix + name] = own  # neither missing nor changed
         super()._load_from_state_dict(found, prefix, *others, **options)
 
 
-def _checked(name: str, weight: Any) -> Matrices:
+def _checked(name: str, weight: Any) -> Tensor | Weight:
     """A tensor of three dimensions, or a stack."""
-    if isinstance(weight, Stack):
+    if isinstance(weight, Weight):
+        if not weight.is_stack:
+            raise ValueError(
+                f"Experts: {name} is {weight!r}, one weight; pass a stack (experts, N, K), or a "
+                "sequence with a weight for each expert"
+            )
         return weight
     if isinstance(weight, Tensor):
         if weight.dim() != 3 or weight.dtype not in (torch.float64, *FLOATS):
@@ -268,13 +287,14 @@ def _checked(name: str, weight: Any) -> Matrices:
     is_list = isinstance(weight, Sequence) and len(weight) > 0
     if not is_list or not all(isinstance(each, Weight) for each in weight):
         raise TypeError(
-            f"Experts: {name} is {type(weight).__name__}; pass a tensor, or a sequence with a "
-            "weight of cutlass_api.weights for each expert"
+            f"Experts: {name} is {type(weight).__name__}; pass a tensor, a stack of weights, or a "
+            "sequence with a weight of cutlass_api.weights for each expert"
         )
     try:
-        return stacked(weight)
+        return stack(weight)
     except ValueError as error:
-        raise ValueError(f"Experts: {name}: {error}") from None
+        message = str(error).removeprefix("stack: ").replace("weights[", f"{name}[")
+        raise ValueError(f"Experts: {message}") from None
 
 
 def _check_shapes(up: tuple[int, int, int], down: tuple[int, int, int]) -> None:

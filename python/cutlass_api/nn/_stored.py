@@ -25,7 +25,7 @@ from cutlass_api.weights import (
 )
 from cutlass_api.weights._formats import names
 
-METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "modelopt")
+METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "modelopt", "mxfp4")
 #: The tensor with the elements of a layer.
 VALUES = ("qweight", "weight_packed", "weight")
 #: The scales of a layer whose elements are ``weight``.

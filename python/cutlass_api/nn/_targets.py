@@ -47,7 +47,7 @@ class Targets:
         if isinstance(module, Experts):
             tensors = dict(module._parameters)
             for name, stack in module.stacks().items():
-                self._quantized[dot + name] = stack.fields["values"].device
+                self._quantized[dot + name] = stack.device
                 tensors[name] = torch.empty(stack.shape, dtype=torch.bfloat16, device="meta")
         for name, tensor in tensors.items():
             if is_lazy(tensor):
@@ -98,7 +98,7 @@ class Targets:
             reason = "is a DTensor; load before you shard"
         elif is_value and header.shape != tuple(tensor.shape):
             reason = f"is {describe(tensor)}"
-        elif is_scaled and header.dtype is torch.float8_e4m3fn:
+        elif is_scaled and header.dtype in (torch.float8_e4m3fn, torch.uint8):
             reason = None
         elif header.dtype != tensor.dtype and not alike:
             reason = f"is {describe(tensor)}"

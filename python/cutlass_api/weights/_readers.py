@@ -125,11 +125,11 @@ def from_modelopt(tensors: Mapping[str, Tensor]) -> Weight:
     return Int4(packed(codes), scales)
 
 
-def from_gpt_oss(blocks: Tensor, scales: Tensor) -> MXFP4 | list[MXFP4]:
+def from_gpt_oss(blocks: Tensor, scales: Tensor) -> MXFP4:
     """MXFP4 as gpt-oss stores it.
 
     - ``blocks``: uint8 (N, K / 32, 16), or (N, K / 2). ``scales``: uint8 (N, K / 32). Both may have
-      a dimension of experts in front; the result is then a list with a weight for each.
+      a dimension of experts in front; the result is then a stack of weights.
     - Rows keep the order of the file: the even rows of ``gate_up_proj`` are the gate, the odd ones
       the other factor.
 
@@ -144,9 +144,7 @@ def from_gpt_oss(blocks: Tensor, scales: Tensor) -> MXFP4 | list[MXFP4]:
             "pass (N, K / 32, 16) and (N, K / 32), or a dimension of experts in front of both"
         )
     values = blocks.flatten(-2) if blocks.dim() > scales.dim() else blocks
-    if scales.dim() == 2:
-        return MXFP4(values, scales)
-    return [MXFP4(*each) for each in zip(values, scales, strict=True)]
+    return MXFP4(values, scales)
 
 
 def from_deepseek(weight: Tensor, weight_scale_inv: Tensor) -> Float8 | MXFP4:
