@@ -5,7 +5,7 @@ Quantize while a model loads::
     config = cutlass_api.transformers.Config("int4")
     model = AutoModelForCausalLM.from_pretrained(path, quantization_config=config)
 
-Products of mixtures of experts::
+Products of mixtures of experts, also of models that load as "fp8"::
 
     model.set_experts_implementation("cutlass_api")
 
@@ -46,8 +46,11 @@ from cutlass_api.nn._names import Names, check_version
 from cutlass_api.nn._report import Conversion, Loading, bytes_of
 from cutlass_api.nn._save import compressed
 from cutlass_api.nn._schemes import Scheme, scheme_of
+from cutlass_api.nn._stacks import Stack
 from cutlass_api.nn._stored import PARTS, VALUES, Reader, Stored, stored_layers
+from cutlass_api.utils import ceil_div
 from cutlass_api.weights import Weight
+from cutlass_api.weights._formats import Fields
 
 __all__ = ["Config", "disable", "enable"]
 
@@ -372,9 +375,11 @@ def experts_forward(module: Any, hidden_states: Tensor, index: Tensor, weights: 
     masks the experts of other processes so. Raises ValueError for a negative index on the CPU.
     """
 
-    def layer(name: str) -> tuple[Tensor, Tensor | None]:
+    def layer(name: str) -> tuple[Tensor | Stack, Tensor | None]:
         weight = getattr(module, name)
         bias = getattr(module, f"{name}_bias") if module.has_bias else None
+        if weight.dtype is torch.float8_e4m3fn:
+            return float8_stack(module, name), bias
         return weight if module.is_transposed else weight.mT, bias
 
     return _experts.experts(
@@ -386,4 +391,44 @@ def experts_forward(module: Any, hidden_states: Tensor, index: Tensor, weights: 
     )
 
 
+def fp8_experts_forward(
+    module: Any, hidden_states: Tensor, index: Tensor, weights: Tensor
+) -> Tensor:
+    """The forward of transformers' ``FP8Experts``, as :func:`experts_forward`: for float8_e4m3fn
+    with scales of the matrix, of 1 x 128 or of 128 x 128, in float32 or float8_e8m0fnu. The input
+    of each product is quantized in each call. Others, as FP4 in int8, go to transformers'
+    "grouped_mm".
+
+    Raises NotImplementedError for static scales of activations.
+    """
+    if module.activation_scheme == "static":
+        raise NotImplementedError(
+            'cutlass_api: activation_scheme="static" of experts is not served; call '
+            'model.set_experts_implementation("eager")'
+        )
+    block, dtype = module.block_size, module.down_proj.dtype
+    is_served = block is None or tuple(block) in ((128, 128), (1, 128))
+    if dtype in FLOATS or (dtype is torch.float8_e4m3fn and is_served):
+        return experts_forward(module, hidden_states, index, weights)
+    out: Tensor = finegrained_fp8.fp8_grouped_mm_experts_forward(
+        module, hidden_states, index, weights
+    )
+    return out
+
+
+def float8_stack(module: Any, name: str) -> Stack:
+    """A weight of ``FP8Experts`` with its scales (experts, rows, columns). If there are two rows in
+    place of one, they are those of gate and of up.
+    """
+    values = getattr(module, name).detach()
+    scales = getattr(module, f"{name}_scale_inv").detach().float()
+    n, rows = values.shape[1], scales.shape[1]
+    if rows > (1 if module.block_size is None else ceil_div(n, module.block_size[0])):
+        scales = scales.repeat_interleave(n // rows, 1)
+    elif module.block_size is None:
+        scales = scales.flatten()
+    return Stack(Fields(values, scales), "Float8", "fp8")
+
+
 ExpertsInterface.register("cutlass_api", experts_forward)
+finegrained_fp8.FP8ExpertsInterface.register("cutlass_api", fp8_experts_forward)
