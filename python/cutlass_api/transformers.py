@@ -28,6 +28,7 @@ try:
     from transformers.integrations.moe import ExpertsInterface
     from transformers.quantizers import auto
     from transformers.quantizers.base import HfQuantizer
+    from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin
 except ImportError as error:
     raise ImportError(
@@ -35,22 +36,21 @@ except ImportError as error:
         "pip install transformers==5.24.*"
     ) from error
 
+from cutlass_api import quantize
 from cutlass_api._dtypes import FLOATS
-from cutlass_api.nn import _activations, _experts
+from cutlass_api.nn import _activations
 from cutlass_api.nn._checkpoints import Checkpoint
-from cutlass_api.nn._expert_modules import activation_of
+from cutlass_api.nn._expert_forwards import experts_forward, fp8_experts_forward
 from cutlass_api.nn._layers import check_patterns, extents, find_layers, is_conv1d, unfit
 from cutlass_api.nn._linear import Linear
 from cutlass_api.nn._load import check_served, describe_weight
+from cutlass_api.nn._load_experts import BLOCK_SCALES, BLOCKS, Mixtures
 from cutlass_api.nn._names import Names, check_version
 from cutlass_api.nn._report import Conversion, Loading, bytes_of
 from cutlass_api.nn._save import compressed
 from cutlass_api.nn._schemes import Scheme, scheme_of
-from cutlass_api.nn._stacks import Stack
 from cutlass_api.nn._stored import PARTS, VALUES, Reader, Stored, stored_layers
-from cutlass_api.utils import ceil_div
-from cutlass_api.weights import Weight
-from cutlass_api.weights._formats import Fields
+from cutlass_api.weights import Weight, from_gpt_oss
 
 __all__ = ["Config", "disable", "enable"]
 
@@ -229,12 +229,7 @@ class CheckpointQuantizer(Quantizer):
         return [*conversions, *self.get_weight_conversions()]
 
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> None:
-        # save_pretrained reverts the others.
-        model._weight_conversions = [
-            each
-            for each in model._weight_conversions
-            if not any(isinstance(op, Read) for op in getattr(each, "operations", ()))
-        ]
+        forget_conversions(model)
         self.loading.tensors, self.loading.bytes = len(model.state_dict()), bytes_of(model)
         print(self.loading)
 
@@ -261,11 +256,29 @@ class CheckpointQuantizer(Quantizer):
         return {}
 
 
-class Read(ConversionOps):  # type: ignore[misc]
-    """Reads a quantized layer of a checkpoint."""
+def forget_conversions(model: Any) -> None:
+    """Drops the conversions of a quantizer here. save_pretrained reverts the others."""
+    model._weight_conversions = [
+        each
+        for each in model._weight_conversions
+        if not any(isinstance(op, Load) for op in getattr(each, "operations", ()))
+    ]
 
-    def __init__(self, quantizer: CheckpointQuantizer) -> None:
+
+class Load(ConversionOps):  # type: ignore[misc]
+    """An operation that a quantizer does. transformers copies converters, with their operations,
+    for each tensor.
+    """
+
+    def __init__(self, quantizer: Any) -> None:
         self.hf_quantizer = quantizer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Load":
+        return self
+
+
+class Read(Load):
+    """Reads a quantized layer of a checkpoint."""
 
     def convert(
         self,
@@ -277,10 +290,84 @@ class Read(ConversionOps):  # type: ignore[misc]
         **options: Any,
     ) -> dict[str, Any]:
         tensors = {part: x[0] if isinstance(x, list) else x for part, x in input_dict.items()}
-        found = self.hf_quantizer.read(model, full_layer_name, tensors)
+        found: dict[str, Any] = self.hf_quantizer.read(model, full_layer_name, tensors)
         if not found:
             missing_keys.discard(full_layer_name)
         return found
+
+
+class ExpertsQuantizer(Quantizer):
+    """Keeps the experts of gpt-oss in MXFP4, in place of transformers' quantizer."""
+
+    serialized_names = {  # noqa: RUF012
+        name: [name + BLOCKS, name + BLOCK_SCALES] for name in ("gate_up_proj", "down_proj")
+    }
+
+    def _process_model_before_weight_loading(self, model: Any, **options: Any) -> None:
+        self._mixtures = Mixtures(model, dict(model.named_parameters()))
+        one = quantize.mxfp4(torch.empty(32, 32, device="meta"))
+        for name, reason in self._mixtures.weights.items():
+            if reason is None:
+                check_served(one, None, self._mixtures.expected[name].dtype)
+        self.loading = Loading(str(model.config._name_or_path), "mxfp4")
+
+    def get_weight_conversions(self) -> list[WeightConverter]:
+        names = self.serialized_names.items()
+        return [WeightConverter(list(parts), name, [Pack(self)]) for name, parts in names]
+
+    def update_weight_conversions(self, conversions: list[Any], model: Any) -> list[Any]:
+        return [*conversions, *self.get_weight_conversions()]
+
+    def _process_model_after_weight_loading(self, model: Any, **options: Any) -> None:
+        del self._mixtures  # holds the model, which holds the quantizer
+        forget_conversions(model)
+        self.loading.tensors, self.loading.bytes = len(model.state_dict()), bytes_of(model)
+        print(self.loading)
+
+    def read(self, model: Any, target: str, blocks: Tensor, scales: Tensor) -> dict[str, Tensor]:
+        """What to assign: nothing if the module is replaced, or will be with its other weight."""
+        stack = from_gpt_oss(blocks, scales)
+        self._mixtures.check_shape(target, stack)
+        reason = self._mixtures.weights[target]
+        if reason is not None:
+            self.loading.dequantized[target] = (stack.shape, reason)
+            return {target: self._mixtures.dequantized(target, stack)}
+        self.loading.quantized[target] = (stack.shape, describe_weight(stack, None))
+        self._mixtures.stacks[target] = stack, None
+        home = target.rpartition(".")[0]
+        if all(f"{home}.{name}" in self._mixtures.stacks for name in self.serialized_names):
+            self._mixtures.replace(home)
+        return {}
+
+
+class Pack(Load):
+    """Reads a weight of experts in MXFP4."""
+
+    def convert(
+        self,
+        input_dict: dict[str, Any],
+        *,
+        model: Any,
+        full_layer_name: str,
+        missing_keys: set[str],
+        **options: Any,
+    ) -> dict[str, Any]:
+        name = full_layer_name.rpartition(".")[2]
+        parts = (input_dict[name + part] for part in (BLOCKS, BLOCK_SCALES))
+        blocks, scales = (x[0] if isinstance(x, list) else x for x in parts)
+        found: dict[str, Any] = self.hf_quantizer.read(model, full_layer_name, blocks, scales)
+        if not found:
+            missing_keys.discard(full_layer_name)
+        return found
+
+
+def mxfp4_quantizer(quantization_config: Any, **options: Any) -> Any:
+    """The quantizer of checkpoints in MXFP4: transformers' own if it is to dequantize, or to
+    quantize a model in 16 bits.
+    """
+    is_own = options.get("pre_quantized", True) and not quantization_config.dequantize
+    kind = ExpertsQuantizer if is_own else Mxfp4HfQuantizer
+    return kind(quantization_config, **options)
 
 
 class CheckpointConfig(Saved):
@@ -295,10 +382,13 @@ CheckpointConfig.__name__ = Config.__name__
 _replaced: dict[str, Any] = {}
 #: Methods whose checkpoints :class:`CheckpointQuantizer` reads.
 METHODS = ("compressed-tensors", "gptq", "awq", "modelopt")
-#: transformers' tables of methods, and what handles :data:`METHODS` there.
-TABLES: tuple[tuple[dict[str, Any], type], ...] = (
-    (auto.AUTO_QUANTIZATION_CONFIG_MAPPING, CheckpointConfig),
-    (auto.AUTO_QUANTIZER_MAPPING, CheckpointQuantizer),
+#: transformers' tables of methods, and what handles a method there.
+TABLES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    (auto.AUTO_QUANTIZATION_CONFIG_MAPPING, dict.fromkeys(METHODS, CheckpointConfig)),
+    (
+        auto.AUTO_QUANTIZER_MAPPING,
+        {**dict.fromkeys(METHODS, CheckpointQuantizer), "mxfp4": mxfp4_quantizer},
+    ),
 )
 
 
@@ -312,6 +402,8 @@ def enable() -> None:
     - ``from_pretrained`` reads checkpoints of compressed-tensors, GPTQ, AWQ and ModelOpt with
       :class:`cutlass_api.nn.Linear` in place of the quantized layers, as
       :func:`cutlass_api.nn.load` does. Quantized experts raise ValueError.
+    - ``from_pretrained`` keeps the experts of gpt-oss in MXFP4: they become
+      :class:`cutlass_api.nn.Experts`. ``Mxfp4Config(dequantize=True)`` dequantizes them.
 
     :func:`disable` restores transformers. A second call changes nothing.
     """
@@ -320,8 +412,8 @@ def enable() -> None:
         return
     _replaced["fp8_linear"] = finegrained_fp8.fp8_linear
     finegrained_fp8.fp8_linear = fp8_linear
-    for at, (table, kind) in enumerate(TABLES):
-        for method in METHODS:
+    for at, (table, kinds) in enumerate(TABLES):
+        for method, kind in kinds.items():
             _replaced[f"{at} {method}"] = table.get(method)
             table[method] = kind
 
@@ -331,8 +423,8 @@ def disable() -> None:
     if not _replaced:
         return
     finegrained_fp8.fp8_linear = _replaced["fp8_linear"]
-    for at, (table, _) in enumerate(TABLES):
-        for method in METHODS:
+    for at, (table, kinds) in enumerate(TABLES):
+        for method in kinds:
             before = _replaced[f"{at} {method}"]
             if before is None:
                 del table[method]
@@ -362,72 +454,6 @@ def fp8_linear(
         )
     scales = scales.float().reshape(()) if is_one else scales.float()
     return _activations.product(input, bias, weight, scales, None, "fp8", input.dtype)
-
-
-def experts_forward(module: Any, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-    """The forward of transformers' modules of experts, by grouped products.
-
-    - ``hidden_states``: (tokens, hidden). ``index``, ``weights``: (tokens, top_k).
-    - ``module``: a module that ``transformers.integrations.moe.use_experts_implementation``
-      describes. Its ``_apply_gate``, or ``act_fn`` without a gate, computes the activation.
-
-    Slots whose index is the module's number of experts or above count nothing: expert parallelism
-    masks the experts of other processes so. Raises ValueError for a negative index on the CPU.
-    """
-
-    def layer(name: str) -> tuple[Tensor | Stack, Tensor | None]:
-        weight = getattr(module, name)
-        bias = getattr(module, f"{name}_bias") if module.has_bias else None
-        if weight.dtype is torch.float8_e4m3fn:
-            return float8_stack(module, name), bias
-        return weight if module.is_transposed else weight.mT, bias
-
-    return _experts.experts(
-        *(hidden_states, index, weights),
-        up=layer("gate_up_proj" if module.has_gate else "up_proj"),
-        down=layer("down_proj"),
-        activate=activation_of(module),
-        finish=module.post_expert_norm if module.has_post_expert_norm else None,
-    )
-
-
-def fp8_experts_forward(
-    module: Any, hidden_states: Tensor, index: Tensor, weights: Tensor
-) -> Tensor:
-    """The forward of transformers' ``FP8Experts``, as :func:`experts_forward`: for float8_e4m3fn
-    with scales of the matrix, of 1 x 128 or of 128 x 128, in float32 or float8_e8m0fnu. The input
-    of each product is quantized in each call. Others, as FP4 in int8, go to transformers'
-    "grouped_mm".
-
-    Raises NotImplementedError for static scales of activations.
-    """
-    if module.activation_scheme == "static":
-        raise NotImplementedError(
-            'cutlass_api: activation_scheme="static" of experts is not served; call '
-            'model.set_experts_implementation("eager")'
-        )
-    block, dtype = module.block_size, module.down_proj.dtype
-    is_served = block is None or tuple(block) in ((128, 128), (1, 128))
-    if dtype in FLOATS or (dtype is torch.float8_e4m3fn and is_served):
-        return experts_forward(module, hidden_states, index, weights)
-    out: Tensor = finegrained_fp8.fp8_grouped_mm_experts_forward(
-        module, hidden_states, index, weights
-    )
-    return out
-
-
-def float8_stack(module: Any, name: str) -> Stack:
-    """A weight of ``FP8Experts`` with its scales (experts, rows, columns). If there are two rows in
-    place of one, they are those of gate and of up.
-    """
-    values = getattr(module, name).detach()
-    scales = getattr(module, f"{name}_scale_inv").detach().float()
-    n, rows = values.shape[1], scales.shape[1]
-    if rows > (1 if module.block_size is None else ceil_div(n, module.block_size[0])):
-        scales = scales.repeat_interleave(n // rows, 1)
-    elif module.block_size is None:
-        scales = scales.flatten()
-    return Stack(Fields(values, scales), "Float8", "fp8")
 
 
 ExpertsInterface.register("cutlass_api", experts_forward)

@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 import cutlass_api.transformers as ours
 import transformers
 from safetensors.torch import load_file
+from support import expert_models
 from support.checkpoint_files import BLOCKS, KINDS, quantized, write
 from transformers import AutoModelForCausalLM
 from transformers.integrations import finegrained_fp8
@@ -252,7 +253,7 @@ def test_compressed_tensors_computes_the_same(tmp_path):
     assert error(theirs, model) < 0.006 and not replaced(theirs)
 
 
-def test_enabled_transformers_reads_gptq_and_refuses_experts(tmp_path, enabled):
+def test_enabled_transformers_reads_gptq_and_refuses_experts(tmp_path, enabled, capsys):
     model = model_of("llama")
     model.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
@@ -262,6 +263,7 @@ def test_enabled_transformers_reads_gptq_and_refuses_experts(tmp_path, enabled):
     write(tmp_path, stored, kind.quantization)
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=BF16)
     assert replaced(again) == set(layers)
+    assert "UInt4, a scale for each block of 1 x 32" in capsys.readouterr().out
     for name in layers:
         weight = again.get_submodule(name).weight.dequantize(BF16)
         assert torch.equal(weight, expected[f"{name}.weight"])
@@ -335,3 +337,36 @@ def test_another_release_of_transformers(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.__version__", "5.30.1")
     with pytest.warns(UserWarning, match=r"transformers is 5.30.1, .* tested with 5.24 "):
         load(model, tmp_path)
+
+
+@pytest.mark.usefixtures("enabled")
+def test_gpt_oss_stays_packed(tmp_path, capsys):
+    model = expert_models.model_of("GptOss")
+    expert_models.write_gpt_oss(model, tmp_path)
+    convert(model, "int8", skip=("*_proj", "lm_head"))  # the same products
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    layer = again.get_submodule(expert_models.HOME)
+    assert layer.formats == {"gate_up_proj": "MXFP4", "down_proj": "MXFP4"}
+    assert "MXFP4, a scale for each block of 1 x 32" in capsys.readouterr().out
+    assert not any(x.is_meta for x in (*again.parameters(), *again.buffers()))
+    other = model.get_submodule(expert_models.HOME)
+    assert all(map(torch.equal, layer.biases(), other.biases()))
+    assert torch.equal(layer.down.dequantize(), other.down.mT)
+    found, expected = expert_models.logits(again), expert_models.logits(model)
+    assert expert_models.error(found, expected) < 0.02
+    with pytest.raises(ValueError, match="its experts are quantized; save"):
+        again.save_pretrained(tmp_path / "saved")
+    with pytest.raises(ValueError, match="range the scales of MXFP4 exceed"):
+        AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float16)
+
+
+@pytest.mark.usefixtures("enabled")
+def test_gpt_oss_is_dequantized_on_request(tmp_path):
+    model = expert_models.model_of("GptOss")
+    expert_models.write_gpt_oss(model, tmp_path)
+    config = transformers.Mxfp4Config(dequantize=True)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=config)
+    home = expert_models.HOME
+    for name in ("gate_up_proj", "down_proj"):
+        found, expected = (x.get_submodule(home).get_parameter(name) for x in (again, model))
+        assert torch.equal(found, expected)

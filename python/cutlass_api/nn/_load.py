@@ -399,9 +399,7 @@ class Filling:
             self.mixtures.stacks[target] = stack, activations
             self.report.quantized[target] = (stack.shape, describe_weight(stack, activations))
         else:
-            matrices = stack.dequantize(expected.dtype)
-            is_transposed = target in self.mixtures.transposed
-            self.targets.assign(target, matrices.mT if is_transposed else matrices)
+            self.targets.assign(target, self.mixtures.dequantized(target, stack))
             self.report.dequantized[target] = (stack.shape, reason)
 
     def _tie(self) -> None:

@@ -102,6 +102,11 @@ class Mixtures:
         if tuple(stack.shape) != (count, n, k):
             raise ValueError(f"the file has {list(stack.shape)}, and the model {[count, n, k]}")
 
+    def dequantized(self, target: str, stack: Weight) -> Tensor:
+        """A stack as the model's plain tensor."""
+        matrices = stack.dequantize(self.expected[target].dtype)
+        return matrices.mT if target in self.transposed else matrices
+
     def refusal(self, target: str, weights: list[tuple[Weight, str | None]]) -> str | None:
         """Why weights of experts, with activations, become no stack; None if they do."""
         if target not in self.weights or target in self.transposed:
@@ -109,7 +114,7 @@ class Mixtures:
         if (reason := self.weights[target]) is not None:
             return reason
         if any(weight.permutation is not None for weight, _ in weights):
-            return "has a permutation, which a stack takes not"
+            return "has a permutation, which a stack does not take"
         first, kind = weights[0]
         for weight, other in weights:
             is_alike = type(weight) is type(first) and other == kind
@@ -118,10 +123,12 @@ class Mixtures:
                 return "the experts have several formats"
         return None
 
-    def replace(self) -> None:
-        """Puts :class:`Experts` in place of the modules."""
+    def replace(self, only: str | None = None) -> None:
+        """Puts :class:`Experts` in place of the modules. ``only``: the name of one; None: all."""
         replaced: dict[int, Experts] = {}
         for home, module in list(self.model.named_modules(remove_duplicate=False)):
+            if only not in (None, original(home)):
+                continue
             if not home or not (isinstance(module, Experts) or is_mixture(module)):
                 continue
             if id(module) not in replaced:
