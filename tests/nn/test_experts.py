@@ -271,6 +271,13 @@ def test_routing():
     assert none.offsets.tolist() == [0] * 4 and none.rows.shape == (0, 2)
 
 
+def test_rows_of_negative_experts_are_those_of_expert_0():
+    # As on a GPU, where nothing refuses them.
+    routing = route(torch.zeros(1, 4, dtype=torch.int64), 2)
+    routing = routing._replace(experts=torch.tensor([-2, -1, 1, 2]))
+    assert routing.of_rows(torch.tensor([[3.0], [5.0]])).tolist() == [[3], [3], [5], [0]]
+
+
 @pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo for the emulator")
 def test_the_kernel_that_adds_slots():
     script = "from support import emulated_slots\nemulated_slots.check()"

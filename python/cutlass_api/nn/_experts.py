@@ -47,7 +47,7 @@ class Routing(NamedTuple):
     def of_rows(self, values: Tensor) -> Tensor:
         """The value of each row's expert; zeros behind the last group, which have no gradient."""
         count = values.shape[0]
-        return torch.nn.functional.pad(values, (0, 0, 0, 1))[self.experts.clamp(max=count)]
+        return torch.nn.functional.pad(values, (0, 0, 0, 1))[self.experts.clamp(0, count)]
 
 
 def route(index: Tensor, count: int) -> Routing:
