@@ -82,7 +82,7 @@ def draw(seed: int, limits: Limits, only: str = "") -> Case:
         n=_extent(chance, is_aligned),
         k=0 if operation == ELEMENTWISE else _depth(chance, is_aligned),
         batch=chance.choice([0, 1, 1, 2, 2, 3, 4, 5]) if is_batch else None,
-        ends=(0,) * chance.choice([0, 1, 2, 3, 5, 8, 40]) if operation in GROUPS else (),
+        ends=(0,) * chance.choice([0, 1, 2, 3, 5, 8, 40, 70]) if operation in GROUPS else (),
         leading_one=operation == GROUPED and chance.random() < 0.2,
         a_scales=a_scales,
         b_scales=b_scales,
