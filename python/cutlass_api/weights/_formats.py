@@ -219,8 +219,10 @@ class Format:
         """
         scales, zeros = self.subtracted(fields)
         found = {"scales": scales, "zeros": zeros, "factor": fields.factor}
+        # Swizzled scales are a vector for one matrix.
+        is_vector = {"scales": self.scales.is_swizzled}
         operands = {
-            OPERANDS[name]: operand_of(name, field)
+            OPERANDS[name]: field if is_vector.get(name) else operand_of(name, field)
             for name, field in found.items()
             if field is not None
         }
