@@ -264,7 +264,7 @@ SHOWN = {
 #: prints, because they need a device.
 ELSEWHERE = {
     *("KernelOperand", "Weight", "CudaBenchmark", "TimedLaunches", "TuningBenchmark"),
-    *("Linear", "Conversion", "Loading", "Config"),  # tests/nn
+    *("Linear", "Experts", "Conversion", "Loading", "Config"),  # tests/nn
 }
 TABLES = {"Comparison", "TuningResult"}
 

@@ -89,7 +89,7 @@ CALLS = {
     "linear_weight_grad": [("n k k0 k1 + +", rand(4, 8, 16), rand(4, 8, 12))],
     "grouped_mm": [
         ("n k + +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9)),
-        ("n k +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9), rand(3, 16)),
+        ("n k + +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9), rand(3, 16)),
     ],
     "grouped_gated_mm": [
         ("n", rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9)),
@@ -97,7 +97,7 @@ CALLS = {
     ],
     "masked_grouped_mm": [
         ("g n k + +", rand(4, 8, 12), rand(4, 12, 16), ends(8, 8, 8, 8)),
-        ("g n k +", rand(4, 8, 12), rand(4, 12, 16), ends(8, 8, 8, 8), rand(4, 16)),
+        ("g n k + +", rand(4, 8, 12), rand(4, 12, 16), ends(8, 8, 8, 8), rand(4, 16)),
     ],
     "grouped_mm_weight_grad": [("k n + +", rand(9, 12), rand(9, 16), ends(4, 4, 9))],
     "int_mm": [

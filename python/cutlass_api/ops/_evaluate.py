@@ -41,7 +41,6 @@ def evaluate(epilogue: str, accum: Tensor, inputs: Sequence[Any]) -> Tensor:
     return values[result].expand(torch.broadcast_shapes(values[result].shape, accum.shape))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def traced(epilogue: str) -> tuple[Any, int]:
     """The nodes of an epilogue, and the place of D among them: constants in graphs."""
     found = trace_epilogue(epilogue)

@@ -31,7 +31,7 @@ struct float4 { float x, y, z, w; };
 struct Index { unsigned x; };
 struct Sm90Params {
   unsigned long long* workspace;
-  int splits;
+  int splits_or_stacked;
 };
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
