@@ -10,6 +10,7 @@ unexport CONDA_PREFIX
 # sources once more, which takes 2 s.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed-test
+REQUIRED := $(VENV)/.required-test
 # Installs extras of pyproject.toml. uv installs torch in a fraction of pip's time.
 REQUIRE := $(BIN)/uv pip install --quiet --requirements pyproject.toml
 # Two processes, each with one thread of torch: tests of times run alone, behind the others.
@@ -32,15 +33,15 @@ help: ## list these targets
 demo: $(VENV)/.built ## build and tour: find, compile, run, check (on the CPU without a GPU)
 	$(BIN)/python scripts/demo.py
 
-# The release build ends with a minute of link-time optimization on one core: the debug builds run
-# beside it.
+# The release build ends with minutes of link-time optimization on one core. The debug builds, which
+# are nice, and the lints run beside it.
 test: ## lints, Rust tests, pytest
-	@$(MAKE) --no-print-directory -j 2 lint test-rust
+	@$(MAKE) --no-print-directory -j 3 $(INSTALLED) lint test-rust
 	@$(MAKE) --no-print-directory test-python
 
 # There are unit tests only: without --lib, cargo also builds the library, which they do not use.
 test-rust: ## the tests of the Rust core and of the emulator
-	cargo test --quiet --workspace --lib
+	nice cargo test --quiet --workspace --lib
 
 test-python: $(INSTALLED) ## pytest; without a GPU, tests that need one are left out
 	OMP_NUM_THREADS=1 $(BIN)/$(PYTEST) -n 2 -m "not timing$(WITHOUT_GPU)"
@@ -53,7 +54,7 @@ test-operators: $(INSTALLED) ## all samples of torch's products through all its 
 
 test-kernels: $(INSTALLED) ## all kernels of the samples: compiled, and executed by the emulator
 	OMP_NUM_THREADS=1 TEST_KERNELS=all $(BIN)/$(PYTEST) -n 2 tests/compile tests/reference \
-		tests/pytorch/test_quantize_kernels.py
+		tests/pytorch/test_quantize_kernels.py tests/pytorch/test_compile_models.py
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	$(BIN)/$(PYTEST) -m gpu
@@ -67,9 +68,9 @@ lint: lint-rust lint-others ## rustfmt, clippy, clang-format, ruff, mypy, commen
 
 lint-rust:
 	cargo fmt --all --check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	nice cargo clippy --quiet --workspace --all-targets -- -D warnings
 
-lint-others: $(INSTALLED)
+lint-others: $(REQUIRED)
 	$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -129,8 +130,12 @@ $(VENV)/.built: $(SOURCES) | $(VENV)/bin/maturin
 	$(REQUIRE) --extra cuda numpy
 	@touch $@
 
-$(INSTALLED): pyproject.toml | $(VENV)/.built
+# What tests and lints import, but for the package.
+$(REQUIRED): pyproject.toml | $(VENV)/bin/maturin
 	$(REQUIRE) --extra cuda --extra test
+	@touch $@
+
+$(INSTALLED): $(REQUIRED) | $(VENV)/.built
 	@touch $@
 
 # The site is built from sources and the stub: without the extension.
