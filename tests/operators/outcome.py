@@ -196,7 +196,7 @@ def chosen(
 ) -> list[Arguments]:
     """All samples of all dtypes. With ``turn``, a number: the first sample of the first dtype, the
     same with other strides, and one of each other dtype, which depends on the turn. Of nested
-    transforms, one of these. ``is_whole``: all of the first dtype; of nested transforms, a third.
+    transforms, one of these. ``is_whole``: a third of the first dtype.
     """
     found = [samples(case, dtype, device) for dtype in case.dtypes]
     found = [[x for x in each if transform.serves(x)] for each in found]
@@ -205,8 +205,7 @@ def chosen(
     if turn is None:
         return [x for each in found for x in each]
     first, *others = found
-    few = first[turn % 3 :: 3] if is_whole and transform.outer else first
-    few = few if is_whole else first[:2]
+    few = first[turn % 3 :: 3] or first if is_whole else first[:2]
     few = [*few, *(each[turn % len(each)] for each in others if each)]
     floats = [x for x in few if Call(len, [x]).leaves]
     is_whole = is_whole or not transform.outer or not floats

@@ -1,8 +1,8 @@
 """Each operator under each transform of PyTorch, compared with torch's operator.
 
-By default, cheap transforms run all samples of one dtype, others some samples, and operators take
-turns in transforms that take long. With TEST_OPERATORS=all (`make test-operators`), all samples
-run; in transforms that take long, those of one dtype and two of each other.
+By default, cheap transforms run a third of the samples of one dtype, others fewer, and operators
+take turns in transforms that take long. With TEST_OPERATORS=all (`make test-operators`), all
+samples run; in transforms that take long, those of one dtype and two of each other.
 """
 
 import pytest
