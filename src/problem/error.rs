@@ -363,8 +363,8 @@ pub enum GroupsError {
     Order { group: usize, start: i64, end: i64, extent: i64, divided: &'static str },
 
     #[error(
-        "counts of rows must lie in 0 to {rows}, the rows of each matrix of A, but group {group} has \
-         {count}"
+        "counts of rows must lie in 0 to {rows}, the rows of each matrix of A, but group {group} \
+         has {count}"
     )]
     Count { group: usize, count: i64, rows: i64 },
 }
