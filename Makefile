@@ -52,7 +52,7 @@ test-operators: $(INSTALLED) ## all samples of torch's products through all its 
 	OMP_NUM_THREADS=1 TEST_OPERATORS=all $(BIN)/$(PYTEST) -n 2 -o faulthandler_timeout=180 \
 		tests/operators
 
-test-kernels: $(INSTALLED) ## all kernels of the samples: compiled, and executed by the emulator
+test-kernels: $(INSTALLED) ## all kernels of the samples, compiled and emulated, and all models
 	OMP_NUM_THREADS=1 TEST_KERNELS=all $(BIN)/$(PYTEST) -n 2 tests/compile tests/reference \
 		tests/pytorch/test_quantize_kernels.py tests/pytorch/test_compile_models.py
 
