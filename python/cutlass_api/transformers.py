@@ -276,10 +276,6 @@ class Load(ConversionOps):  # type: ignore[misc]
     def __deepcopy__(self, memo: dict[int, Any]) -> "Load":
         return self
 
-
-class Read(Load):
-    """Reads a quantized layer of a checkpoint."""
-
     def convert(
         self,
         input_dict: dict[str, Any],
@@ -289,10 +285,22 @@ class Read(Load):
         missing_keys: set[str],
         **options: Any,
     ) -> dict[str, Any]:
-        tensors = {part: x[0] if isinstance(x, list) else x for part, x in input_dict.items()}
-        found: dict[str, Any] = self.hf_quantizer.read(model, full_layer_name, tensors)
+        tensors = {name: x[0] if isinstance(x, list) else x for name, x in input_dict.items()}
+        found = self.read(model, full_layer_name, tensors)
         if not found:
             missing_keys.discard(full_layer_name)
+        return found
+
+    def read(self, model: Any, target: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What to assign: nothing if a quantized layer has replaced the module."""
+        raise NotImplementedError
+
+
+class Read(Load):
+    """Reads a quantized layer of a checkpoint."""
+
+    def read(self, model: Any, target: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self.hf_quantizer.read(model, target, tensors)
         return found
 
 
@@ -343,21 +351,10 @@ class ExpertsQuantizer(Quantizer):
 class Pack(Load):
     """Reads a weight of experts in MXFP4."""
 
-    def convert(
-        self,
-        input_dict: dict[str, Any],
-        *,
-        model: Any,
-        full_layer_name: str,
-        missing_keys: set[str],
-        **options: Any,
-    ) -> dict[str, Any]:
-        name = full_layer_name.rpartition(".")[2]
-        parts = (input_dict[name + part] for part in (BLOCKS, BLOCK_SCALES))
-        blocks, scales = (x[0] if isinstance(x, list) else x for x in parts)
-        found: dict[str, Any] = self.hf_quantizer.read(model, full_layer_name, blocks, scales)
-        if not found:
-            missing_keys.discard(full_layer_name)
+    def read(self, model: Any, target: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        name = target.rpartition(".")[2]
+        parts = (tensors[name + part] for part in (BLOCKS, BLOCK_SCALES))
+        found: dict[str, Tensor] = self.hf_quantizer.read(model, target, *parts)
         return found
 
 
