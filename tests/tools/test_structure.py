@@ -28,7 +28,17 @@ PYTHON_FLOORS = [
     {"providers", "profiling", "manifest"},
     {"cuda", "explanation", "tuning", "utils"},
     {"metadata", "inspection", "_cutlass_stub"},
-    {"_batches", "_checks", "_dtypes", "_import_hooks", "_log", "_progress", "_ranges", "_tables"},
+    {
+        "_batches",
+        "_checks",
+        "_dtypes",
+        "_import_hooks",
+        "_log",
+        "_progress",
+        "_ranges",
+        "_tables",
+        "_tracing",
+    },
     {"arguments", "artifact", "config", "fusion", "kernel", "library", "status", "typing"},
     {"_core"},
 ]

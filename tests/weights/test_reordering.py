@@ -6,6 +6,7 @@ import pytest
 import stand_in
 import torch
 from cutlass_api import quantize
+from cutlass_api._tracing import is_launched
 from cutlass_api.weights import _reordering
 from cutlass_api.weights._packing import repacked
 from support.helpers import spilled_bytes
@@ -36,7 +37,7 @@ def test_fake_tensors_of_a_gpu_are_not_launched(monkeypatch):
     with FakeTensorMode():
         values = torch.empty(6, 32, dtype=torch.uint8, device="cuda")
         assert _reordering.reorder(values, True, False).shape == (6, 2, 4)
-    assert not _reordering.is_launched(weight.values)
+    assert not is_launched(weight.values)
 
 
 @pytest.mark.gpu

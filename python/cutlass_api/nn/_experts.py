@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cutlass_api._core import CudaFunction
 from cutlass_api._dtypes import CUDA_NAMES
+from cutlass_api._tracing import is_launched, is_readable
 from cutlass_api.cuda import cuda_kernel
 from cutlass_api.nn._stacks import Stack
 from cutlass_api.ops import _epilogues
@@ -19,7 +20,6 @@ from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._library import sum_dtype
 from cutlass_api.ops._operator import OPS
 from cutlass_api.utils import ceil_div
-from cutlass_api.weights._reordering import is_launched, is_readable
 
 #: Of ``kernels/slots.cuh``.
 THREADS = 256

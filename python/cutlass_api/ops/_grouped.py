@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutlass_api._tracing import is_readable
 from cutlass_api.ops import _epilogues, _vmap
 from cutlass_api.ops._dense import check_differentiable
 from cutlass_api.ops._labels import SUMS, Labels, Rule, broadcast
 from cutlass_api.ops._library import empty, launch, refuse
 from cutlass_api.ops._operator import OPS, Call, Gradient, Lowering, Operator
-from cutlass_api.weights._reordering import is_readable
 
 
 def grouped_mm(
