@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cutlass_api.bench import results
+from cutlass_api.bench.base import Entry
 
 from benchmarks import suite
 
@@ -70,36 +71,36 @@ def render(document: dict[str, Any], plots: dict[str, str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def ratios(found: results.Results) -> tuple[str, dict[str, list[float]]]:
-    """What our times are compared with, torch or the control, and by group the ratios of its times
-    over ours."""
-    entries = found.entries()
-    other, compared = "torch", [(each.group, each.torch, each.ours) for each in entries]
-    if not any(theirs for _, theirs, _ in compared):
-        other = found.bench.control
-        compared = [(each.group, each.control, each.ours) for each in entries]
-    groups: dict[str, list[float]] = {}
-    for group, theirs, ours in compared:
-        if theirs:
-            groups.setdefault(group, []).append(theirs / ours)
-    return other, groups
+def ratios(found: results.Results) -> dict[str, tuple[str, list[float]]]:
+    """By group: what our times are compared with, torch or else the control, and the ratios of its
+    times over ours."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in found.entries():
+        groups.setdefault(entry.group, []).append(entry)
+    compared = {}
+    for group, entries in groups.items():
+        other, times = "torch", [(each.torch, each.ours) for each in entries]
+        if not any(theirs for theirs, _ in times):
+            other = found.bench.control
+            times = [(each.control, each.ours) for each in entries]
+        if any(theirs for theirs, _ in times):
+            compared[group] = other, [theirs / ours for theirs, ours in times if theirs]
+    return compared
 
 
 def mean(found: results.Results) -> str:
     """Sentences with the geometric mean of torch's time over ours, or of the control's, for each
     group."""
-    other, groups = ratios(found)
     return " ".join(
         f"Geometric mean of the time of {other} over ours{f' with {group}' if group else ''}: "
         f"{statistics.geometric_mean(each):.3f} in {len(each)} rows, from {min(each):.3f} to "
         f"{max(each):.3f}."
-        for group, each in groups.items()
+        for group, (other, each) in ratios(found).items()
     )
 
 
 def _means(found: results.Results) -> list[tuple[str, ...]]:
     """A row of the first table for each group, which begins with what follows the title."""
-    other, groups = ratios(found)
     return [
         (
             f", {group}" if group else "",
@@ -108,7 +109,7 @@ def _means(found: results.Results) -> list[tuple[str, ...]]:
             f"{statistics.geometric_mean(each):.3f}",
             f"{min(each):.3f}",
         )
-        for group, each in groups.items()
+        for group, (other, each) in ratios(found).items()
     ]
 
 
