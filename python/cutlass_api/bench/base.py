@@ -105,6 +105,10 @@ class Bench(Generic[Row]):
         """Yields finished rows. Adds to the document what its rows have in common."""
         raise NotImplementedError
 
+    def read(self, fields: dict[str, Any]) -> Row:
+        """A row of a file."""
+        return self.row(**fields)
+
     def heading(self, document: Document) -> str:
         """The title of a table."""
         return f"{self.title} ({document['device']})"

@@ -45,7 +45,7 @@ def parse(document: Any, benches: Sequence[Bench[Any]] = BENCHES) -> Results:
     try:
         found = document["rows"]
         bench = next(bench for bench in benches if bench.field in found[0])
-        rows = [bench.row(**row) for row in found]
+        rows = [bench.read(row) for row in found]
         device = document["device"]
     except (KeyError, TypeError, IndexError, StopIteration) as error:
         raise ValueError(f"no results of {known}: {error!r}") from None
