@@ -12,6 +12,8 @@ from cutlass_api.arguments import (
     PerformanceControls,
 )
 from cutlass_api.metadata import SimtDesignMetadata, Sm90DesignMetadata
+from cutlass_api.ops import _epilogues
+from cutlass_api.ops._gated_mlp import gate_and_up
 from support.compiling import check_code, demanding
 from support.epilogues import fake_fused, linear
 from support.helpers import fake, fake_gemm
@@ -90,6 +92,25 @@ def test_two_products_in_groups_neither_spill_nor_serialize(body, dtype):
     args = GroupedGemmArguments(a, b, out, "float32", ends, epilogue)
     kernels = list(cutlass_api.get_kernels(args, cc=90))
     assert {kernel.metadata.design.schedule for kernel in kernels} == {"cooperative", "pingpong"}
+    assert len(kernels) >= 6
+    check_code(kernels, args)
+
+
+@pytest.mark.usefixtures("cache_directory")
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_gated_layers_of_groups_neither_spill_nor_serialize(interleaved):
+    """The forward of training, which stores the sums of gate and up."""
+    m, n, k, groups, dtype = 2048, 768, 2048, 16, torch.bfloat16
+    a, out, ends = fake(m, k, dtype=dtype), fake(m, n, dtype=dtype), fake(groups, dtype=torch.int32)
+    weight, bias = fake(groups, k, 2 * n, dtype=dtype, layout="n"), fake(groups, 1, 2 * n)
+    of_weight, of_bias, sums = (
+        gate_and_up(each, interleaved) for each in (weight, bias, fake(m, 2 * n, dtype=dtype))
+    )
+    given = dict(zip(("factor", "gate_bias", "up_bias"), (of_weight[1], *of_bias), strict=True))
+    source = _epilogues.gated("silu", "gate_bias", "up_bias", returns_sums=True)
+    fused = EpilogueArguments(source, D=out, gate=sums[0], up=sums[1], **given)
+    args = GroupedGemmArguments(a, of_weight[0], out, "float32", ends, fused)
+    kernels = list(cutlass_api.get_kernels(args, cc=90))
     assert len(kernels) >= 6
     check_code(kernels, args)
 

@@ -59,6 +59,7 @@ def all_operators(a, b, weight, bias):
         + OPS.joint_linear(a, [weight[:4], weight[4:]], [bias[:4], bias[4:]])
         + OPS.grouped_mm(a, b.expand(2, 8, 6), rows)
         + OPS.grouped_gated_mm(a, b.expand(2, 8, 6), b.neg().expand(2, 8, 6), rows)
+        + OPS.grouped_gated_mlp(a, b.expand(2, 8, 6), b[:3].expand(2, 3, 6), rows)[0]
         + OPS.masked_grouped_mm(x.expand(2, *x.shape), y.expand(2, 8, 6), rows[[1, 1]])[0]
         + OPS.mm_epilogue(a, b, [bias], BIAS_RELU)
     )

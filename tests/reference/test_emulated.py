@@ -75,6 +75,10 @@ def test_two_products_in_groups():
     assert launches("two_products()", module="emulation_groups")[0] >= 10
 
 
+def test_gated_layers_of_groups():
+    assert launches("gated_mlp()", module="emulation_groups")[0] >= 16
+
+
 def test_rows_of_groups():
     assert launches("rows_of_groups()", module="emulation_groups")[0] >= 6
 

@@ -95,6 +95,16 @@ CALLS = {
         ("n", rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9)),
         ("n", rand(9, 12), *[rand(3, 12, 16)] * 2, ends(4, 4, 9), "silu", rand(3, 16), rand(3, 16)),
     ],
+    "grouped_gated_mlp": [
+        ("h", rand(9, 12), rand(3, 12, 16), rand(3, 8, 16), ends(4, 4, 9)),
+        (
+            *("h", rand(9, 12), rand(3, 12, 16), rand(3, 8, 16), ends(4, 4, 9), "gelu", True),
+            *(rand(3, 16), rand(3, 16, seed=1)),
+        ),
+    ],
+    "grouped_gated_mlp_grad": [
+        ("", rand(9, 16), rand(3, 8, 16), rand(9, 16, seed=1), ends(4, 4, 9), "silu", False),
+    ],
     "masked_grouped_mm": [
         ("g n k + +", rand(4, 8, 12), rand(4, 12, 16), ends(8, 8, 8, 8)),
         ("g n k + +", rand(4, 8, 12), rand(4, 12, 16), ends(8, 8, 8, 8), rand(4, 16)),

@@ -9,6 +9,7 @@ import torch
 from cutlass_api.arguments import EpilogueArguments
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
 
+from support import gated_mlp as mlp
 from support.dual_groups import CASES, WEIGHTS, DualGroups
 from support.emulation import few, finish, grouped_parts, kernels_of
 from support.group_rows import CASES as ROWS
@@ -145,6 +146,17 @@ def two_products() -> None:
                 trial.check(kernel)
             except (AssertionError, RuntimeError) as error:
                 failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
+    finish(failures)
+
+
+def gated_mlp() -> None:
+    """Both launches, by the first kernel of each third if not all run."""
+    failures = []
+    for case in mlp.CASES:
+        try:
+            mlp.check(case, 3 if SPARSE > 1 else 1)
+        except (AssertionError, RuntimeError) as error:
+            failures.append(f"{case}: {error}")
     finish(failures)
 
 

@@ -85,6 +85,13 @@ EVERY = {
         *(t(9, 8), t(3, 8, 6), t(3, 8, 6), ends(4, 4, 9), "gelu"),
         *(t(3, 6), t(3, 6)),
     ),
+    "grouped_gated_mlp": lambda t: (
+        *(t(9, 8), t(3, 8, 12), t(3, 6, 8), ends(4, 4, 9), "gelu", True),
+        *(t(3, 12), t(3, 8)),
+    ),
+    "grouped_gated_mlp_grad": lambda t: (
+        *(t(9, 8), t(3, 6, 8), t(9, 12), ends(4, 4, 9), "gelu", True),
+    ),
     "masked_grouped_mm": lambda t: (t(3, 4, 8), t(3, 8, 6), ends(4, 4, 4), t(3, 6)),
     "mm_epilogue": lambda t: (t(4, 8), t(8, 6), [t(6)], BIAS_RELU),
     "linear_forward": lambda t: (t(4, 8), t(6, 8), t(6), "gelu"),

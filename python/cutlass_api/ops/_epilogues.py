@@ -18,6 +18,18 @@ ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 #: Activations whose derivative depends on their argument. That of the others is a function of the
 #: output.
 PREACTIVATION_DERIVATIVES = tuple(name for name in ACTIVATIONS if FUNCTIONS[name].reads_argument)
+#: Derivatives of activations, as expressions of the argument ``gate`` and of the result ``value``.
+GATE_DERIVATIVES = {
+    "identity": "1.0",
+    "relu": "where(gate > 0, 1.0, 0.0)",
+    "leaky_relu": "where(gate > 0, 1.0, 0.01)",
+    "sigmoid": "value * (1 - value)",
+    "tanh": "1 - value * value",
+    "silu": "sigmoid(gate) * (1 + gate - value)",
+    "gelu": "0.5 + 0.5 * erf(gate * 0.7071067811865476) "
+    "+ gate * 0.3989422804014327 * exp(-0.5 * gate * gate)",
+    "hardswish": "where(gate > 3, 1.0, where(gate < -3, 0.0, gate / 3 + 0.5))",
+}
 
 
 @cache
@@ -32,11 +44,11 @@ def linear(activation: str | None, has_bias: bool, returns_preactivation: bool =
     )
 
 
-def gated(activation: str, *biases: str) -> str:
+def gated(activation: str, *biases: str, returns_sums: bool = False) -> str:
     """D = activation(gate) * up, or the expression of gate and up that ``activation`` is.
 
     gate = accum + gate_bias and up = A @ factor + up_bias, without the biases that are not passed
-    by these names.
+    by these names. ``returns_sums``: gate and up are further outputs.
     """
     value = activation
     if activation.isidentifier():
@@ -44,7 +56,17 @@ def gated(activation: str, *biases: str) -> str:
     gate, up = (f" + {name}" if name in biases else "" for name in ("gate_bias", "up_bias"))
     return (
         f"def epilogue({', '.join(('accum', 'factor', *biases))}): gate = accum{gate}; "
-        f"up = product(factor){up}; D = {value}; return D"
+        f"up = product(factor){up}; D = {value}; return D{', gate, up' if returns_sums else ''}"
+    )
+
+
+def gated_gradient(activation: str) -> str:
+    """D = activation(gate) * up, and the gradients of gate and of up from that of D, which is
+    accum."""
+    return (
+        f"def epilogue(accum, gate, up): value = {activation}(gate); D = value * up; "
+        f"of_gate = accum * up * ({GATE_DERIVATIVES[activation]}); of_up = accum * value; "
+        "return D, of_gate, of_up"
     )
 
 

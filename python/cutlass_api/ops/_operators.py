@@ -6,6 +6,7 @@ from cutlass_api.ops import (
     _dense,
     _fused,
     _gated,
+    _gated_mlp,
     _grouped,
     _joint,
     _linear,
@@ -18,7 +19,7 @@ from cutlass_api.ops import (
 from cutlass_api.ops._operator import Operator
 
 GROUPS = (
-    *(_dense, _linear, _joint, _grouped, _gated),
+    *(_dense, _linear, _joint, _grouped, _gated, _gated_mlp),
     *(_quantized, _quantized_linear, _quantized_grouped, _quantization, _fused),
 )
 #: The records by name, in the order of the guide's table.
