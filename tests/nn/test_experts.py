@@ -164,6 +164,26 @@ def test_gate_and_up_are_one_product_without_gradients(flags):
     assert products.names() == ["grouped_gated_mm", "grouped_mm"]
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_epilogues_compute_the_activation_and_its_derivative(has_bias):
+    """No other operation reads or writes rows of gate and up."""
+    module, inputs = module_of(**PLAIN | {"has_bias": has_bias}), inputs_of(masked=True)
+    module.act_fn, module._is_expert_parallel = nn.SiLU(), True
+    expected = outcome(module, inputs, "grouped_mm")
+    module.config._experts_implementation = "cutlass_api"
+    with Products() as products:
+        out = module(*inputs)
+    assert products.names() == ["grouped_gated_mlp"]
+    of = [inputs[0], inputs[2], *module.parameters()]
+    with Products() as products:
+        found = [out, *torch.autograd.grad(out.sin().sum(), of)]
+    counts = {"grouped_gated_mlp_grad": 1, "grouped_mm": 1}
+    counts["grouped_mm_weight_grad"] = 4 if has_bias else 2  # also of biases
+    assert Counter(products.names()) == counts
+    for each, wanted in zip(found, expected, strict=True):
+        check(each, wanted)
+
+
 @pytest.mark.parametrize("is_contiguous_along_k", [False, True])
 def test_the_gate_of_gpt_oss(is_contiguous_along_k):
     """Its weights are contiguous along N, of which no kernel takes gate and up at once."""

@@ -17,6 +17,7 @@ from cutlass_api.cuda import cuda_kernel
 from cutlass_api.nn._stacks import Stack
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._evaluate import evaluate
+from cutlass_api.ops._gated_mlp import gate_and_up
 from cutlass_api.ops._library import sum_dtype
 from cutlass_api.ops._operator import OPS
 from cutlass_api.utils import ceil_div
@@ -183,10 +184,7 @@ class Gate(NamedTuple):
 
     def split(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         """The columns of gate, and of up."""
-        if self.is_interleaved:
-            return columns[..., ::2], columns[..., 1::2]
-        gate, up = columns.chunk(2, -1)
-        return gate, up
+        return gate_and_up(columns, self.is_interleaved)
 
 
 def linear(
@@ -228,6 +226,30 @@ def activated(
     return out
 
 
+def layers(
+    rows: Tensor,
+    up: tuple[Matrices, Tensor | None],
+    down: tuple[Matrices, Tensor | None],
+    routing: Routing,
+    activate: Callable[[Tensor], Tensor] | Gate,
+    numbers: Tensor | None,
+) -> Tensor:
+    """down(activate(up(rows))). With a gradient, of an activation by name and of tensors, the
+    epilogues of the products compute the activation and its derivative."""
+    if (
+        not (isinstance(up[0], Stack) or isinstance(down[0], Stack))
+        and isinstance(activate, Gate)
+        and activate.activation in _epilogues.GATE_DERIVATIVES
+        and needs_gradient(rows, *up)
+    ):
+        out: Tensor
+        out, _ = OPS.grouped_gated_mlp(
+            *(rows, up[0], down[0], routing.offsets, *activate, up[1], down[1])
+        )
+        return out
+    return linear(activated(rows, up, routing, activate, numbers), *down, routing)
+
+
 def needs_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
@@ -263,7 +285,7 @@ def experts(
         rows, numbers = tokens, routing.tokens
     else:
         rows = of_tokens(tokens, routing)
-    rows = linear(activated(rows, up, routing, activate, numbers), *down, routing)
+    rows = layers(rows, up, down, routing, activate, numbers)
     if finish is not None:
         rows = finish(rows)
     result: Tensor
