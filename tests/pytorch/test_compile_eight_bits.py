@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cutlass_api
@@ -274,6 +275,12 @@ def test_mxfp8_products_are_ours_where_faster(shape: tuple[int, ...], enabled) -
     assert "_scaled_mm(" in lower(scaled, inputs, prefers=is_replaced).code
 
 
+def scaled_grouped_reference(
+    a: torch.Tensor, b: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, offsets: Any
+) -> torch.Tensor:
+    return grouped_reference(a * rows[:, None], b * columns[:, :, None], offsets)
+
+
 @pytest.mark.parametrize("is_grouped", [False, True], ids=["dense", "grouped"])
 @pytest.mark.parametrize("use_fast_accum", [False, True])
 def test_fast_sums_are_offered_where_torch_may_use_them(
@@ -281,8 +288,7 @@ def test_fast_sums_are_offered_where_torch_may_use_them(
 ) -> None:
     options = {"out_dtype": torch.bfloat16, "use_fast_accum": use_fast_accum}
     if is_grouped:
-        a, b, rows, columns = *float8((256, 512), (2, 512, 512)), *scales((256,), (2, 512))
-        inputs = [a, b, rows, columns, torch.tensor([100, 256], dtype=torch.int32)]
+        inputs = scaled_inputs()
     else:
         inputs = [*float8((4096, 512), (4096, 512)), torch.ones(()), torch.ones(())]
 
@@ -297,11 +303,7 @@ def test_fast_sums_are_offered_where_torch_may_use_them(
     if not is_grouped:
         return
     assert "extern_kernels.cutlass_api_scaled_grouped_gemm" in lowered.code
-
-    def reference(a, b, rows, columns, offsets) -> torch.Tensor:
-        return grouped_reference(a * rows[:, None], b * columns[:, :, None], offsets)
-
-    assert_close(run_on_the_cpu(lowered, inputs), reference, inputs)
+    assert_close(run_on_the_cpu(lowered, inputs), scaled_grouped_reference, inputs)
     slower = lower(function, inputs, prefers=is_replaced)
     assert "_scaled_grouped_mm" in slower.code
     assert "extern_kernels.cutlass_api" not in slower.code
@@ -360,14 +362,67 @@ def test_batches_of_8_bit_products_compile(name: str, batches: Any, enabled) -> 
 
 # ---- grouped products ----------------------------------------------------------------------------
 
+ENDS = torch.tensor([64, 64, 200, 256, 300], dtype=torch.int32)
+
 
 @pytest.mark.parametrize("prefers", [is_ours, is_replaced], ids=["ours", "ATEN"])
 def test_a_grouped_product_is_timed_beside_aten(prefers: Callable[[Any], bool], enabled) -> None:
-    a, b = tensors((300, 64), (5, 96, 64))
-    inputs = [a, b, torch.tensor([64, 64, 200, 256, 300], dtype=torch.int32)]
+    inputs = [*tensors((300, 64), (5, 96, 64)), ENDS]
     lowered = lower(grouped, inputs, prefers=prefers)
     if prefers is is_replaced:
         assert "extern_kernels._grouped_mm(" in lowered.code
         return
     assert "extern_kernels.cutlass_api_grouped_gemm(" in lowered.code
     assert_close(run_on_the_cpu(lowered, inputs), grouped_reference, inputs)
+
+
+def test_a_bias_of_the_product_is_refused_by_torch() -> None:
+    """The pass serves none."""
+    a, b, bias = tensors((300, 64), (5, 96, 64), (5, 96))
+    with pytest.raises(RuntimeError, match=r"(?i)bias"):
+        torch._grouped_mm(a, b.mT, offs=ENDS, bias=bias)
+
+
+def test_a_dtype_of_the_result_is_served(enabled) -> None:
+    def function(a: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(a, w.mT, offs=offsets, out_dtype=torch.bfloat16)
+
+    lowered = lower(function, [*tensors((300, 64), (5, 96, 64)), ENDS], prefers=is_ours)
+    assert "extern_kernels.cutlass_api_grouped_gemm(" in lowered.call
+
+
+ROWS, BLOCKS = 1, 4  # of torch.nn.functional.ScalingType
+needs_meta = pytest.mark.skipif(
+    not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_grouped_mm_v2", "Meta"),
+    reason="this release of torch does not trace _scaled_grouped_mm_v2",
+)
+
+
+def scaled_by_recipe(*inputs: torch.Tensor, recipe: int = ROWS, swizzle: int = 0) -> torch.Tensor:
+    a, b, rows, columns, offsets = inputs
+    return torch._scaled_grouped_mm_v2(
+        *(a, b.mT, [rows], [recipe], [swizzle], [columns], [recipe], [swizzle]),
+        *(offsets, None, torch.bfloat16),
+    )
+
+
+def scaled_inputs() -> list[torch.Tensor]:
+    offsets = torch.tensor([100, 256], dtype=torch.int32)
+    return [*float8((256, 512), (2, 512, 512)), *scales((256,), (2, 512)), offsets]
+
+
+@needs_meta
+def test_products_with_scales_of_rows_by_recipe_are_ours_where_faster(enabled) -> None:
+    inputs = scaled_inputs()
+    lowered = lower(scaled_by_recipe, inputs, prefers=is_ours)
+    assert "extern_kernels.cutlass_api_scaled_grouped_gemm(" in lowered.call
+    assert_close(run_on_the_cpu(lowered, inputs), scaled_grouped_reference, inputs)
+    slower = lower(scaled_by_recipe, inputs, prefers=is_replaced).call
+    assert "aten._scaled_grouped_mm_v2" in slower and "cutlass_api" not in slower
+
+
+@needs_meta
+@pytest.mark.parametrize("options", [{"recipe": BLOCKS}, {"swizzle": 1}], ids=str)
+def test_other_recipes_stay_torch_s(options: dict[str, int], enabled) -> None:
+    lowered = lower(partial(scaled_by_recipe, **options), scaled_inputs(), prefers=is_ours)
+    assert "aten._scaled_grouped_mm_v2" in lowered.call and not lowered.choices

@@ -34,6 +34,8 @@ MIXED = OPS.mixed_mm.default
 _DECOMPOSED = "cutlass_api_decomposed"
 
 INT_MM = aten._int_mm.default
+#: ``ScalingType.RowWise`` of ``aten._scaled_grouped_mm_v2``.
+_ROWS = [1]
 
 
 def scaled_mm(*inputs: Any) -> None:
@@ -201,15 +203,16 @@ def replace_unhandled(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
             *(graph, node, MIXED, [x, columns, scales]),
             arguments=lambda inputs: [inputs[0], _transposed(inputs[1]), inputs[2]],
         )
-    if _is_grouped(node):
+    if is_grouped(node):
         return _replace(graph, node, OPS.grouped_mm.default, arguments_of(node)[:3])
-    if _is_scaled_grouped(node):
-        # Our operator takes neither a bias nor the scale of a result.
-        *inputs, _, _, out_dtype, fast = arguments_of(node)
-        return _replace(
-            *(graph, node, OPS.scaled_grouped_mm.default, [*inputs, out_dtype, fast]),
-            arguments=lambda inputs: [*inputs[:-2], None, None, *inputs[-2:]],
-        )
+    inputs = _scaled_grouped_inputs(node)
+    if inputs is not None:
+
+        def arguments(copies: Sequence[Any]) -> list[Any]:
+            copy_of = dict(zip(inputs, copies, strict=True))
+            return list(fx.node.map_arg(tuple(node.args), copy_of.__getitem__))
+
+        return _replace(graph, node, OPS.scaled_grouped_mm.default, inputs, arguments)
     if _is_scaled(node):
         return _replace(graph, node, OPS.scaled_mm.default, _scaled_inputs(graph, node))
     return None
@@ -237,10 +240,11 @@ def _transposed(node: fx.Node) -> fx.Node:
     return node.graph.call_function(aten.permute.default, (node, [1, 0]))
 
 
-def _is_grouped(node: fx.Node) -> bool:
+def is_grouped(node: fx.Node) -> bool:
     """Whether a node multiplies groups of rows by one matrix each, in 16-bit types."""
     values = _values(node, aten._grouped_mm.default, 3)
-    if values is None or any(arguments_of(node)[3:]):
+    # Torch declares a bias and refuses it.
+    if values is None or arguments_of(node)[3] is not None:
         return False
     return (
         [value.dim() for value in values] == [2, 3, 1]
@@ -250,22 +254,41 @@ def _is_grouped(node: fx.Node) -> bool:
     )
 
 
-def _is_scaled_grouped(node: fx.Node) -> bool:
-    """Whether a node is ``aten._scaled_grouped_mm`` of groups of rows of float8, with scales in
-    float32, one per row of A and per column of each B, and without a bias."""
-    values = _values(node, aten._scaled_grouped_mm.default, 5)
-    if values is None or any(arguments_of(node)[5:7]):
-        return False
-    a, b, *scales, _ = values
-    return (
-        [a.dim(), b.dim()] == [2, 3]
-        and a.device.type == "cuda"
-        and a.dtype in FLOAT8
-        and b.dtype in FLOAT8
-        and is_known_as(scales[0].shape, a.shape[:1])
-        and is_known_as(scales[1].shape, [b.shape[0], b.shape[2]])
-        and all(scale.dtype == torch.float32 for scale in scales)
+def _scaled_grouped_inputs(node: fx.Node) -> list[Any] | None:
+    """The inputs of our operator for a node that multiplies groups of rows of float8, with scales
+    in float32, one per row of A and per column of each B, and without a bias. None for others.
+
+    On compute capability 9.0, torch computes no other scales.
+    """
+    if is_call(node, aten._scaled_grouped_mm.default):
+        a, b, scale_a, scale_b, offs, *others, _, fast = arguments_of(node)
+        if any(others):  # a bias or the scale of a result
+            return None
+    elif is_call(node, aten._scaled_grouped_mm_v2.default):
+        a, b, *of_factors, offs, bias, _, dims, fast = arguments_of(node)
+        scales_a, recipe_a, swizzle_a, scales_b, recipe_b, swizzle_b = of_factors
+        if recipe_a != _ROWS or recipe_b != _ROWS or any([*swizzle_a, *swizzle_b]):
+            return None
+        if bias is not None or dims or not len(scales_a) == len(scales_b) == 1:
+            return None
+        (scale_a,), (scale_b,) = scales_a, scales_b
+    else:
+        return None
+    tensors = [a, b, scale_a, scale_b, offs]
+    values = [value_of(each) for each in tensors]
+    if any(value is None or not has_hints(value) for value in values):
+        return None
+    of_a, of_b, rows, columns, _ = values
+    is_served = (
+        [of_a.dim(), of_b.dim()] == [2, 3]
+        and of_a.device.type == "cuda"
+        and of_a.dtype in FLOAT8
+        and of_b.dtype in FLOAT8
+        and is_known_as(rows.shape, of_a.shape[:1])
+        and is_known_as(columns.shape, [of_b.shape[0], of_b.shape[2]])
+        and rows.dtype == columns.dtype == torch.float32
     )
+    return [*tensors, value_of(node).dtype, fast] if is_served else None
 
 
 def _is_scaled(node: fx.Node) -> bool:
