@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,11 @@ def int_mm(a: torch.Tensor, b: torch.Tensor, *factors: torch.Tensor) -> torch.Te
     for factor in factors:
         out = out * factor
     return out
+
+
+def gated(*inputs: torch.Tensor, multiply: Callable[..., torch.Tensor] = grouped) -> torch.Tensor:
+    gate, up = multiply(*inputs).chunk(2, -1)
+    return F.silu(gate) * up
 
 
 #: A function, and its inputs for a number of rows.
@@ -77,12 +83,23 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]
             torch.tensor([m // 3, m // 2, m], dtype=torch.int32),
         ],
     ),
+    "gate and up": (
+        gated,
+        lambda m: [
+            *tensors((m, 64), (3, 192, 64)),
+            torch.tensor([m // 3, m // 2, m], dtype=torch.int32),
+        ],
+    ),
     "scaled": (scaled, lambda m: [*float8((m, 128), (96, 128)), *scales((), ())]),
     "scaled rows": (scaled, lambda m: [*float8((m, 128), (96, 128)), *scales((m, 1), (1, 96))]),
     "scaled blocks": (scaled, lambda m: [*float8((m, 256), (256, 256)), *scales((m, 2), (2, 2))]),
 }
 FUSED = ("activation", "batches", "batches of any size", "pair", "mixed, fused", "integers")
-REFERENCES = {scaled: scaled_reference, grouped: grouped_reference}
+REFERENCES = {
+    scaled: scaled_reference,
+    grouped: grouped_reference,
+    gated: partial(gated, multiply=grouped_reference),
+}
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
@@ -110,7 +127,11 @@ def mark_dynamic(inputs: list[torch.Tensor], others: list[torch.Tensor]) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["batches of any size", "pair", "mixed, fused", "integers", "grouped", "scaled rows"]
+    "name",
+    [
+        *("batches of any size", "pair", "mixed, fused", "integers"),
+        *("grouped", "gate and up", "scaled rows"),
+    ],
 )
 def test_what_a_graph_of_every_size_replaces_is_inlined_if_faster(
     name: str, enabled, monkeypatch: pytest.MonkeyPatch

@@ -62,14 +62,29 @@ def addmm(
 
 def grouped(
     A: torch.Tensor,
-    B: torch.Tensor,
-    offsets: torch.Tensor,
-    *,
+    *others: torch.Tensor,
     out: torch.Tensor,
+    epilogue: str | None = None,
+    columns: Sequence[tuple[int, int, int]] = (),
     kernel: str | None = None,
 ) -> None:
-    """out = A @ B for groups of A's rows that end at the offsets, as in ``aten._grouped_mm``."""
-    _core.launch_gemm(A, B, out=out, offsets=offsets, kernel=kernel)
+    """out = A @ B for groups of A's rows that end at the offsets, as in ``aten._grouped_mm``.
+
+    others: B, the operands of the epilogue, and the offsets. columns: as of `with_columns`.
+    """
+    *factors, offsets = with_columns(others, columns)
+    _core.launch_gemm(A, *factors, out=out, offsets=offsets, epilogue=epilogue, kernel=kernel)
+
+
+def with_columns(
+    tensors: Sequence[torch.Tensor], columns: Sequence[tuple[int, int, int]]
+) -> list[torch.Tensor]:
+    """The tensors, with these columns of the first one in its place: a start, a stop and a step for
+    each part. Without columns, the tensors."""
+    if not columns:
+        return list(tensors)
+    B, *others = tensors
+    return [*(B[..., slice(*each)] for each in columns), *others]
 
 
 def scaled_grouped(

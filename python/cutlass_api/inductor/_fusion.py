@@ -18,6 +18,7 @@ from cutlass_api.inductor import Options, _lowering, _packed
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor._beside import join_products
 from cutlass_api.inductor._epilogue import Epilogue, Region
+from cutlass_api.inductor._gate import fuse_gates
 from cutlass_api.inductor._joint import JointProposal, joint_proposals
 from cutlass_api.inductor._nodes import CAST, copied, is_call, origin_of
 from cutlass_api.inductor._options import identity, options_in_force
@@ -73,7 +74,10 @@ class ProductPass(CustomGraphPass):
         join_products(graph)
         fuse_quantizations(graph)
         # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
-        proposals = _proposals(copied(graph), options.fuse and not config.emulate_precision_casts)
+        fuses = options.fuse and not config.emulate_precision_casts
+        if fuses:
+            fuse_gates(graph)
+        proposals = _proposals(copied(graph), fuses)
         for proposal in proposals:
             accepted = proposal.decided()
             if accepted is not None:

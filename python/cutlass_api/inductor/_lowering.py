@@ -144,7 +144,7 @@ def _lower(operator: Operator, call: Call) -> Any:
             if REPLACED not in node.meta:
                 raise
             log.debug("no kernels of ours for %s", operator.overload, exc_info=True)
-    inputs = {len(nodes) - 1: _even_groups(nodes[0])} if offer.offsets else None
+    inputs = {len(nodes) - 1: even_groups(nodes[0])} if offer.offsets else None
     backends = None if offer.offsets else "ATEN"
     return fastest(operator.name, choices, nodes, layout, boxes, backends, inputs=inputs)
 
@@ -226,9 +226,11 @@ def offered(offer: Lowering) -> Offered:
             options = {"epilogue": offer.epilogue, "element": offer.element}
         return Offered(ours.QUANTIZED_LINEAR, make, {"names": names, **options})
 
+    has_scales = bool(offer.offsets) and "scale_a" in offer.operands
+
     def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *others: Any) -> Any:
         *operands, offsets = others if offer.offsets else (*others, None)
-        if offsets is not None and operands:
+        if has_scales:
             operands = list(grouped_operands("scaled_grouped_mm", a, b, *operands)[0].values())
         elif out.dim() == 3:
             # A matrix is a factor of each product of the batch.
@@ -249,7 +251,7 @@ def offered(offer: Lowering) -> Offered:
         options["fast_sums"] = True
     choice = ours.GEMM
     if offer.offsets:
-        choice = ours.GROUPED if offer.epilogue is None else ours.SCALED_GROUPED
+        choice = ours.SCALED_GROUPED if has_scales else ours.GROUPED
     return Offered(choice, arguments, options)
 
 
@@ -257,7 +259,7 @@ def candidate_count() -> int:
     return (options_in_force() or Options()).candidates
 
 
-def _even_groups(A: Any) -> Callable[[Any], torch.Tensor]:
+def even_groups(A: Any) -> Callable[[Any], torch.Tensor]:
     """Offsets of groups of one size, for timings: random ones would lie outside of A."""
 
     def offsets_like(offsets: Any) -> torch.Tensor:

@@ -11,7 +11,7 @@ from cutlass_api.ops._evaluate import evaluate
 from cutlass_api.ops._grouped import offsets_of, rows_of_groups, sums_of_groups
 from cutlass_api.ops._labels import Rule
 from cutlass_api.ops._library import empty, launch, refuse, sum_dtype
-from cutlass_api.ops._operator import OPS, Call, Gradient, Operator
+from cutlass_api.ops._operator import OPS, Call, Gradient, Lowering, Operator
 
 
 def grouped_gated_mm(
@@ -123,6 +123,14 @@ def labels(call: Call) -> Rule:
     return Rule([("m", "n")], inputs, whole=["m", "k"])
 
 
+def lowering(call: Call) -> Lowering | None:
+    # Kernels take factors of equal strides. Offsets of int64 are converted in front of the launch.
+    is_plain = call.gate_bias is call.up_bias is None and call.offs.dtype is torch.int32
+    if not is_plain or call.gate.stride() != call.up.stride():
+        return None
+    return Lowering(["up"], _epilogues.gated(call.activation), offsets="offs")
+
+
 OPERATORS = (
     Operator(
         schema="grouped_gated_mm(Tensor A, Tensor gate, Tensor up, Tensor offs, "
@@ -135,6 +143,7 @@ OPERATORS = (
         sharding=labels,
         autocast=("A", "gate", "up"),
         has_out=False,
+        lowering=lowering,
         summary="activation(A @ gate) * (A @ up) of groups of A's rows, with biases",
     ),
 )
