@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import cutlass_api.inductor
@@ -132,6 +133,18 @@ def test_where_torch_is_faster_the_graph_is_its_own(name: str) -> None:
         lowered = lower(function, inputs, prefers=is_replaced)
     assert lowered.call == theirs.call
     assert any(map(is_ours, lowered.choices[0])), "one launch was timed"
+
+
+@pytest.mark.parametrize("name", ["halves", "interleaved, clamped", "two products"])
+def test_what_is_timed_as_one_launch_computes_the_gate(name: str, enabled) -> None:
+    function, shapes, _ = GATES[name]
+    a, *weights = tensors(*shapes)
+    choice = lower(function, [a, *weights, OFFSETS], prefers=is_ours).choices[0][0]
+    out = torch.empty(300, 96, dtype=a.dtype)
+    run = choice.bmreq.make_run_fn(a, *(weight.mT for weight in weights), OFFSETS, out=out)
+    run()
+    reference = partial(function, multiply=grouped_reference)
+    assert_close(out, reference, [a, *weights, OFFSETS])
 
 
 @pytest.mark.parametrize("name", ["halves", "two products"])
@@ -273,33 +286,29 @@ def test_gates_are_not_fused_without_fusion(options: dict[str, Any]) -> None:
 # ---- what stands around --------------------------------------------------------------------------
 
 
-def experts(
-    tokens: torch.Tensor,
-    index: torch.Tensor,
-    weights: torch.Tensor,
-    up: torch.Tensor,
-    down: torch.Tensor,
-) -> torch.Tensor:
-    """The "grouped_mm" implementation of transformers."""
-    top_k = index.shape[1]
-    sorted_index, slots = index.reshape(-1).sort()
-    rows = tokens[slots // top_k]
-    counts = torch.histc(sorted_index.int(), bins=len(up), min=0, max=len(up) - 1)
-    offsets = counts.cumsum(0, dtype=torch.int32)
-    rows = grouped(swiglu(*chunks(grouped(rows, up, offsets))), down, offsets)
-    rows = rows * weights.reshape(-1)[slots].unsqueeze(-1)
-    inverse = torch.empty_like(slots)
-    inverse[slots] = torch.arange(len(slots), device=slots.device)
-    return rows[inverse].view(len(tokens), top_k, -1).sum(1).to(tokens.dtype)
-
-
 @pytest.mark.parametrize("top_k", [2, 8, 10])
-def test_inductor_adds_the_rows_of_a_token_in_one_kernel(top_k: int, enabled) -> None:
-    """Which reads each row of the product once: no kernel of ours would read less. Another kernel
-    may invert the permutation of the slots."""
+def test_experts_of_transformers(top_k: int, enabled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gate and up are one launch. Behind the second product, one kernel of Inductor's adds the rows
+    of a token and reads each of them once: no kernel of ours would read less. Another one may
+    invert the permutation of the slots."""
+    moe = pytest.importorskip("transformers.integrations.moe")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+
+    def function(tokens, index, weights, gate_up_proj, down_proj) -> torch.Tensor:
+        names = ("has_bias", "is_transposed", "_is_expert_parallel", "has_post_expert_norm")
+        module = SimpleNamespace(
+            **dict.fromkeys(names, False),
+            num_experts=16,
+            has_gate=True,
+            gate_up_proj=gate_up_proj,
+            down_proj=down_proj,
+            _apply_gate=lambda rows: swiglu(*chunks(rows)),
+        )
+        return moe.grouped_mm_experts_forward(module, tokens, index, weights)
+
     tokens, up, down = tensors((96, 64), (16, 192, 64), (16, 64, 96))
-    inputs = [tokens, torch.zeros(96, top_k, dtype=torch.int64), torch.rand(96, top_k), up, down]
-    lowered = lower(experts, inputs, prefers=is_ours)
+    index, weights = torch.zeros(96, top_k, dtype=torch.int64), torch.rand(96, top_k)
+    lowered = lower(function, [tokens, index, weights, up, down], prefers=is_ours)
     assert len(gates(lowered)) == 1
     launches = re.findall(r"extern_kernels\.\w+|triton_\w+(?=\.run)", lowered.call)
     of_up, of_down, *behind = launches[launches.index("extern_kernels.cutlass_api_grouped_gemm") :]
