@@ -240,6 +240,8 @@ SEPARATE: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         lambda a, w, u, o: swiglu(chunks(grouped(a, w, o))[0], grouped(a, u, o)),
         [A, W, (5, 96, 64)],
     ),
+    "one matrix twice": (lambda *inputs: swiglu(grouped(*inputs), grouped(*inputs)), PAIR[:2]),
+    "one half twice": (partial(of_one, parts=lambda r: (r[:, :96], r[:, :96])), [A, W]),
     "rows change in between": (changed, PAIR),
 }
 
@@ -249,7 +251,7 @@ def test_other_rows_stay_products(name: str, enabled) -> None:
     function, shapes = SEPARATE[name]
     lowered = lower(function, [*tensors(*shapes), OFFSETS], prefers=is_ours)
     assert not gates(lowered) and "product(" not in lowered.call
-    count = 2 if shapes[-1][1] == 96 else 1
+    count = 2 if shapes[-1][1] == 96 else 1  # products
     assert lowered.call.count("extern_kernels.cutlass_api_grouped_gemm(") == count
 
 

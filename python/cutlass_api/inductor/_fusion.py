@@ -1,6 +1,6 @@
 """A post-grad pass: pointwise operations behind a product become one operator with an epilogue,
 products for which Inductor's handler offers no choices an operator of ours (`_products`), and
-products of one matrix A one operator (`_joint`).
+products of one matrix A one operator (`_joint`), as gate and up of experts do before (`_gate`).
 
 The pass proposes operators in a copy of the graph. In a trial of each (`_trials`), Inductor times
 our kernels beside the operations that they replace. Only operators that are faster replace

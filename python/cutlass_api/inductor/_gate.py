@@ -3,7 +3,7 @@ its up columns, or two grouped products of the same rows, become one launch of `
 
 Only the products and the expression are replaced. Inductor gathers the rows in front of them: no
 operator multiplies rows by their index. It also computes biases that the graph gathers for each
-row: nothing in the graph proves that the index of a row is the group of the row.
+row: the pass does not prove that the index of a row is the group of the row.
 """
 
 import operator
@@ -28,7 +28,7 @@ from cutlass_api.inductor._nodes import (
     value_of,
 )
 from cutlass_api.inductor._products import is_grouped
-from cutlass_api.inductor._regions import ends_well, grown, has_fused_users
+from cutlass_api.inductor._regions import ends_well, grown, has_fused_users, is_same
 from cutlass_api.inductor._torch import V, realize_inputs, row_major_layout
 from cutlass_api.inductor._trials import Trial
 from cutlass_api.ops import OPS, _epilogues
@@ -87,7 +87,8 @@ def _parts(product: fx.Node) -> dict[fx.Node, range] | None:
     if len(users) == 1 and users[0].target in _SPLITS:
         users = needed_users(users[0])
     found = {user: _columns(user, width) for user in users}
-    if len(found) != 2 or any(columns is None for columns in found.values()):
+    # Kernels refuse one matrix in both places.
+    if len(found) != 2 or len({None, *found.values()}) != 3:
         return None
     return found  # type: ignore[return-value]
 
@@ -115,6 +116,8 @@ def _is_beside(node: fx.Node, product: fx.Node) -> bool:
         return False
     weights = value_of(product.args[1]), value_of(node.args[1])
     if not all(product.args[at] is node.args[at] for at in (0, 2)):
+        return False
+    if is_same(product.args[1], node.args[1]):  # kernels refuse one matrix in both places
         return False
     if not is_known_as(weights[1].shape, weights[0].shape):
         return False
@@ -188,11 +191,18 @@ class Gate(Epilogue):
         splits = [node.args[0] for node in self.inside if is_call(node, operator.getitem)]
         return sorted({*self.products, *splits, *self.inside})
 
+    def _placeholders(self, graph: fx.Graph) -> list[fx.Node]:
+        """Placeholders of the tensors in another graph."""
+        nodes = [graph.placeholder(f"x{at}") for at in range(len(self.tensors))]
+        for node, tensor in zip(nodes, self.tensors, strict=True):
+            node.meta["val"] = value_of(tensor)
+        return nodes
+
     def fastest_kernel(self) -> str | None:
         """The description of the kernel that is faster than the separate operations, by torch's
         products and by ours. None if there is none."""
         graph = fx.Graph()
-        A, *weights, offs = (_placeholder(graph, each) for each in self.tensors)
+        A, *weights, offs = self._placeholders(graph)
         call = graph.call_function(_lower_trial, (A, weights, offs, self.expression, self.columns))
         call.meta["val"] = self.value
         call.meta[_lowering.REPLACED] = self._separate(aten._grouped_mm.default)
@@ -203,7 +213,7 @@ class Gate(Epilogue):
     def _separate(self, product: Any) -> fx.GraphModule:
         """The operations as a function of the tensors. product: the operator that multiplies."""
         graph = fx.Graph()
-        A, *weights, offs = (_placeholder(graph, each) for each in self.tensors)
+        A, *weights, offs = self._placeholders(graph)
         copies: dict[fx.Node, fx.Node] = {}
         for node in self.replaced_nodes:
             if node in self.products:
@@ -233,12 +243,6 @@ class Gate(Epilogue):
             for unneeded in list(replaced.users):
                 graph.erase_node(unneeded)
             graph.erase_node(replaced)
-
-
-def _placeholder(graph: fx.Graph, tensor: fx.Node) -> fx.Node:
-    node = graph.placeholder(tensor.name)
-    node.meta["val"] = value_of(tensor)
-    return node
 
 
 def _lower_trial(
