@@ -109,7 +109,7 @@ def gates(lowered: Any) -> list[Any]:
     return [node for node in lowered.graph.nodes if node.target is GATED]
 
 
-@pytest.mark.parametrize("dtype", filter(is_traced, HALVES), ids=str)
+@pytest.mark.parametrize("dtype", list(filter(is_traced, HALVES)), ids=str)
 @pytest.mark.parametrize("name", GATES)
 def test_gate_and_up_are_one_launch_where_faster(name: str, dtype: torch.dtype, enabled) -> None:
     function, shapes, expression = GATES[name]
