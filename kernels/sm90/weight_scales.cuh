@@ -65,7 +65,14 @@ template <class Config> struct Sm90WeightScales {
   };
   struct Words {
     static constexpr int WORDS = SPAN < 8 ? 1 : 2;
-    struct alignas(4 * WORDS) Row { unsigned words[WORDS]; };
+    struct alignas(4 * WORDS) Row {
+      unsigned words[WORDS];
+      __device__ __forceinline__ void set(const unsigned short* halves) {
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i)
+          words[i] = halves[2 * i] | unsigned(halves[2 * i + 1]) << 16;
+      }
+    };
     Row rows[2 * M_BLOCKS];
     static __device__ __forceinline__ unsigned shift(int part) { return part % 4 * 8; }
     __device__ __forceinline__ Scale scale(int i, int part) const {
@@ -128,14 +135,20 @@ template <class Config> struct Sm90WeightScales {
   __device__ __forceinline__ void load_next(Stored& stored) {
     if constexpr (BYTES) {
       const long long stride = epilogue.a_scale_stride();
-      const auto first = reinterpret_cast<unsigned long long>(scales);
-      if (k + SPAN * DEPTH <= params.k && epilogue.a_scale_step() == 1 &&
-          (first | static_cast<unsigned long long>(stride)) % SPAN == 0) {
+      const auto aligned =
+          reinterpret_cast<unsigned long long>(scales) | static_cast<unsigned long long>(stride);
+      // Rows of any even number of scales, as the 90 of K = 2880 in MXFP4, by two bytes at a time.
+      if (k + SPAN * DEPTH <= params.k && epilogue.a_scale_step() == 1 && aligned % 2 == 0) {
+        const bool at_once = aligned % SPAN == 0;
 #pragma unroll
         for (int i = 0; i < 2 * M_BLOCKS; ++i)
-          if (m + row(i) < params.m)
-            stored.rows[i] =
-                *reinterpret_cast<const typename Words::Row*>(scales + stride * row(i));
+          if (m + row(i) < params.m) {
+            const Scale* from = scales + stride * row(i);
+            if (at_once)
+              stored.rows[i] = *reinterpret_cast<const typename Words::Row*>(from);
+            else
+              stored.rows[i].set(reinterpret_cast<const unsigned short*>(from));
+          }
         k += SPAN * DEPTH;
         scales += SPAN;
         return;
