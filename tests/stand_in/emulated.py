@@ -41,6 +41,7 @@ cutlass_api.config.GlobalOptions().launch_graphs = False
 _CODES = {
     torch.int8: 0,
     torch.int32: 0,
+    torch.int64: 0,
     torch.uint8: 1,
     torch.float16: 2,
     torch.float32: 2,

@@ -53,9 +53,8 @@ impl Operation {
             ("cvt", _) => conversion(words).map(Operation::Convert),
             ("setp", _) => Comparison::parse(second).map(Operation::Compare),
             ("selp", _) => Some(Operation::Select),
-            ("shfl" | "vote" | "redux" | "ldmatrix" | "stmatrix" | "mma" | "activemask", _) => {
-                Some(Operation::Collective)
-            }
+            ("shfl" | "vote" | "match" | "redux" | "activemask", _) => Some(Operation::Collective),
+            ("ldmatrix" | "stmatrix" | "mma", _) => Some(Operation::Collective),
             ("wgmma", _) if second == "mma_async" => Some(Operation::Collective),
             ("bar", _) if second == "warp" => Some(Operation::Collective),
             // The fences order what this machine does in order anyway.

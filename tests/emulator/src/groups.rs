@@ -68,7 +68,7 @@ impl Groups<'_> {
 fn mask_of(run: &mut Run<'_>, words: &[&str], args: &[Arg], lanes: Vec<usize>) -> Result<u64> {
     let first = lanes[0];
     let mask = match words[0] {
-        "shfl" | "vote" | "redux" | "bar" => {
+        "shfl" | "vote" | "match" | "redux" | "bar" => {
             let thread = lanes
                 .iter()
                 .find(|at| run.cluster.ctas[run.cta].threads[**at].state == State::AtCollective);

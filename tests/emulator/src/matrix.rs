@@ -21,6 +21,7 @@ pub fn execute(run: &mut Run<'_>, words: &[&str], args: &[Arg], threads: &[usize
         "bar" => Ok(()),
         "shfl" => shuffle(run, words, args, threads),
         "vote" | "redux" | "activemask" => reduce(run, words, args, threads),
+        "match" => matching(run, args, threads),
         "ldmatrix" => load_matrices(run, words, args, threads),
         "stmatrix" => store_matrices(run, words, args, threads),
         "mma" => mma(run, words, args, threads),
@@ -99,6 +100,17 @@ fn reduce(run: &mut Run<'_>, words: &[&str], args: &[Arg], threads: &[usize]) ->
         }
     };
     threads.iter().try_for_each(|thread| set(run, *thread, &args[0], result))
+}
+
+/// `match.any.sync`: the lanes with the same value, for each lane.
+fn matching(run: &mut Run<'_>, args: &[Arg], threads: &[usize]) -> Result<()> {
+    let values = gather(run, &args[1], threads)?;
+    for (thread, value) in threads.iter().zip(&values) {
+        let same = threads.iter().zip(&values).filter(|(_, other)| *other == value);
+        let mask = same.fold(0, |mask, (lane, _)| mask | 1 << (lane % 32));
+        set(run, *thread, &args[0], mask)?;
+    }
+    Ok(())
 }
 
 fn elements(arg: &Arg) -> Result<&[Arg]> {
