@@ -299,9 +299,10 @@ def test_rows_of_negative_experts_are_those_of_expert_0():
 
 
 @pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo for the emulator")
-def test_the_kernel_that_adds_slots():
-    script = "from support import emulated_slots\nemulated_slots.check()"
-    assert stand_in.run(script, emulated=True) == "done\n"
+def test_the_kernels_of_slots():
+    checks = "emulated_slots.check_sort()\nemulated_slots.check()"
+    found = stand_in.run(f"from support import emulated_slots\n{checks}", emulated=True)
+    assert found == "done\ndone\n"
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""The kernel that adds the rows of slots, in a process without a GPU, executed by the emulator."""
+"""The kernels of slots, in a process without a GPU, executed by the emulator."""
 
 import pytest
 import torch
@@ -17,6 +17,25 @@ TYPES = (
 
 class EmulatedSums(Emulated):
     make = staticmethod(_experts.program)
+
+
+class EmulatedSort(Emulated):
+    make = staticmethod(_experts.sorting)
+
+
+def check_sort():
+    """No expert, one and many; a slot, a chunk, and more; slots of no expert and of wrong ones."""
+    generator = torch.Generator().manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_experts, "sorting", EmulatedSort)
+        for tokens, top_k, count in ((1, 1, 1), (5, 3, 4), (341, 3, 33), (700, 4, 511), (64, 8, 0)):
+            index = torch.randint(count + 2, (tokens, top_k), generator=generator)
+            index = index if tokens % 2 else index.int().mT.contiguous().mT
+            expected = _experts.route(index.clamp(max=count), count)
+            found = _experts.sort(index, count)
+            for name, ours, wanted in zip(found._fields, found, expected, strict=True):
+                assert ours.shape == wanted.shape and torch.equal(ours.long(), wanted.long()), name
+    print("done")
 
 
 def check():

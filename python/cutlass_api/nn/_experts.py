@@ -4,7 +4,7 @@ A slot is one choice of a token: slot ``token * top_k + choice``.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -23,7 +23,7 @@ from cutlass_api.ops._operator import OPS
 from cutlass_api.utils import ceil_div
 
 #: Of ``kernels/slots.cuh``.
-THREADS = 256
+THREADS, CHUNK, MOST_EXPERTS = 256, 1024, 511
 
 
 class Routing(NamedTuple):
@@ -32,18 +32,15 @@ class Routing(NamedTuple):
     - ``experts``: the expert of each row, ascending. Slots of no expert lie behind the last group.
     - ``slots``: the slot of each row. Slots of one expert keep their order.
     - ``rows``: the row of each slot, (tokens, top_k), int32.
+    - ``tokens``: the token of each row.
     - ``offsets``: the end row of each group, int32.
     """
 
     experts: Tensor
     slots: Tensor
     rows: Tensor
+    tokens: Tensor
     offsets: Tensor
-
-    @property
-    def tokens(self) -> Tensor:
-        """The token of each row."""
-        return self.slots // self.rows.shape[1]
 
     def of_rows(self, values: Tensor) -> Tensor:
         """The value of each row's expert; zeros behind the last group, which have no gradient."""
@@ -63,12 +60,34 @@ def route(index: Tensor, count: int) -> Routing:
             f"the index of an expert is {int(index.min())}; pass 0 to {count - 1}, or {count} for "
             "no expert"
         )
+    if is_launched(index) and count <= MOST_EXPERTS:
+        return sort(index, count)
     experts, slots = index.flatten().sort(stable=True)
     rows = torch.empty_like(slots, dtype=torch.int32)
     rows[slots] = torch.arange(slots.shape[0], device=slots.device, dtype=torch.int32)
     numbers = torch.arange(count, device=experts.device, dtype=experts.dtype)
     offsets = torch.searchsorted(experts, numbers, right=True, out_int32=True)
-    return Routing(experts, slots, rows.view(index.shape), offsets)
+    tokens = slots // index.shape[1]
+    return Routing(experts, slots, rows.view(index.shape), tokens, offsets)
+
+
+def sort(index: Tensor, count: int) -> Routing:
+    """The same by one kernel."""
+    index = (index if index.dtype is torch.int32 else index.long()).contiguous()
+    slots = index.numel()
+    wide, narrow = (partial(index.new_empty, dtype=of) for of in (torch.int64, torch.int32))
+    routing = Routing(wide(slots), wide(slots), narrow(index.shape), narrow(slots), narrow(count))
+    experts, of_rows, rows, tokens, ends = routing
+    numbers = (index, slots, index.shape[1], count)
+    kernel = sorting("int" if index.dtype is torch.int32 else "long long")
+    kernel.launch((*numbers, experts, of_rows, tokens, rows, ends), ceil_div(slots, CHUNK))
+    return routing
+
+
+@cache
+def sorting(index: str) -> CudaFunction:
+    """The function of ``kernels/slots.cuh`` that sorts numbers of a type of C++."""
+    return cuda_kernel('#include "slots.cuh"\n', f"slots::sort<{index}>", grid=1, block=CHUNK)
 
 
 class Gather(torch.autograd.Function):
@@ -284,6 +303,7 @@ def experts(
     elif isinstance(up[0], Stack) and up[0].activations is not None:
         rows, numbers = tokens, routing.tokens
     else:
+        # A product that reads rows by their index gains nothing in the mean (docs/design/sm90.md).
         rows = of_tokens(tokens, routing)
     rows = layers(rows, up, down, routing, activate, numbers)
     if finish is not None:
