@@ -60,14 +60,14 @@ def of_plan(plan):
 
 @devices
 @pytest.mark.filterwarnings("ignore")
-@of_plan(planned(TRANSFORMS, 6))
+@of_plan(planned(TRANSFORMS, 12))
 def test_transforms(name, transform, device):
     check(CASES[name], transform, device)
 
 
 @devices
 @pytest.mark.filterwarnings("ignore")
-@of_plan(planned(PAIRS, 9))
+@of_plan(planned(PAIRS, 18))
 def test_nested_transforms(name, transform, device):
     check(CASES[name], transform, device)
 
