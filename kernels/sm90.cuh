@@ -19,7 +19,8 @@
 //            producer's threads load it with cp.async.
 // Groups     Their ends are read on the device. ALONG_M: A and the output are stacks of row groups,
 //            with a matrix B each. A tile lies in one group; rows of the next group may be loaded
-//            and multiplied, but are not stored. Of a mixed product, whose weights are A, a group
+//            and multiplied, but are not stored. Gathered: an index names the row of A for each row
+//            of the output (sm90/gather.cuh). Of a mixed product, whose weights are A, a group
 //            has a matrix A instead, and the rows lie along n. Masked: the operand of rows and the
 //            output have a matrix for each group, of which the first rows exist. ALONG_K: the
 //            groups divide K of A and B, with a matrix of the output each. The last K block of a
@@ -116,9 +117,11 @@ struct Sm90Gemm {
     // Which of the tile's splits of K this CTA computes.
     unsigned split = rank / (CLUSTER_M * CLUSTER_N), splits = SPLIT;
 
+    const bool gathers = Producer::gathers(params);
+
     // Initialize barriers.
     if (threadIdx.x == 0) {
-      if (!Config::A_BY_THREADS) ptx::prefetch_tensor_map(&params.a);
+      if (!Config::A_BY_THREADS && !gathers) ptx::prefetch_tensor_map(&params.a);
       ptx::prefetch_tensor_map(&params.b);
       if (BoxesB::LONGER > 0) ptx::prefetch_tensor_map(&params.b_shorter);
       if constexpr (MATRICES > 1)
@@ -126,7 +129,7 @@ struct Sm90Gemm {
         for (int i = 0; i < MATRICES - 1; ++i)
           ptx::prefetch_tensor_map(static_cast<const JointSm90Params&>(params).panels + i);
       if (!OUT_TRANSPOSED) ptx::prefetch_tensor_map(&params.out);
-      pipeline.init();
+      pipeline.init(gathers);
       if constexpr (Config::IN_CLUSTER) ClusterSplit::init(pipeline.split_word(), split);
       ptx::barrier_init_fence();
     }
@@ -155,7 +158,7 @@ struct Sm90Gemm {
 
     if (warpgroup == CONSUMERS) {
       if constexpr (Registers::REDISTRIBUTE) ptx::shrink_registers<Registers::PRODUCER>();
-      if (Config::A_BY_THREADS || warp == CONSUMERS * 4)
+      if (Config::A_BY_THREADS || gathers || warp == CONSUMERS * 4)
         Producer::run(params, order, pipeline, cluster, clusters, first_block, blocks, rank,
                       warp == CONSUMERS * 4);
       // Matches the consumers' in ClusterSplit::add_up.

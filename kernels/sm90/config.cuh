@@ -104,6 +104,11 @@ struct Sm90Config {
   static constexpr bool A_BY_THREADS = A_ALIGN < 16;
   static_assert(!A_BY_THREADS ||
                 (A_K_MAJOR && class_of<A> == ElementClass::HALF && CLUSTER_N == 1 && !GROUPED));
+  // Whether a launch may name the row of A for each row of the output (sm90/gather.cuh). The
+  // producer's threads then load A, each CTA all rows of its tiles. cp.async would not round f32 to
+  // tf32, and scaled float8 kernels spill with it.
+  static constexpr bool GATHERS = ALONG_M && !OUT_TRANSPOSED && A_K_MAJOR &&
+                                  class_of<A> == ElementClass::HALF && CLUSTER_N == 1;
 
   using Multiply =
       ptx::Wgmma<Multiplied, B, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;

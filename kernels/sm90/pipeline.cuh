@@ -25,14 +25,16 @@ template <class Config> struct Sm90Pipeline {
   // The word behind the barriers (sm90/shared_memory.cuh).
   __device__ __forceinline__ unsigned split_word() const { return empty + 8 * Config::STAGES; }
 
-  // By one thread, before the CTAs of the cluster synchronize.
-  __device__ __forceinline__ void init() const {
+  // By one thread, before the CTAs of the cluster synchronize. `gathers`: whether A is gathered.
+  __device__ __forceinline__ void init(bool gathers) const {
     // The CTAs of the same row and the same column of the cluster read slices that this CTA loads.
     constexpr int RELEASES =
         Config::CONSUMERS_PER_TILE * (Config::CLUSTER_M + Config::CLUSTER_N - 1);
     for (int stage = 0; stage < Config::STAGES; ++stage) {
-      // Arrivals: the thread that issues TMA, and the threads that load A.
-      ptx::barrier_init(full + 8 * stage, Config::A_BY_THREADS ? 1 + Config::WARPGROUP : 1);
+      // Arrivals: the thread that issues TMA, and the threads (of gathered rows, the warps) that
+      // load A.
+      constexpr int LOADING = Config::A_BY_THREADS ? Config::WARPGROUP : 0;
+      ptx::barrier_init(full + 8 * stage, 1 + (gathers ? Config::WARPGROUP / 32 : LOADING));
       ptx::barrier_init(empty + 8 * stage, RELEASES);
     }
   }

@@ -1,5 +1,5 @@
 // The producer warpgroup: fills the pipeline's stages with the tiles of A and B. One thread issues
-// TMA. If A_BY_THREADS, all 128 threads load A with cp.async.
+// TMA. If A_BY_THREADS, or if A is gathered, all 128 threads load A with cp.async.
 #pragma once
 #include "common/cluster.cuh"
 #include "common/mbarrier.cuh"
@@ -7,6 +7,7 @@
 #include "common/tma.cuh"
 #include "sm90/boxes.cuh"
 #include "sm90/config.cuh"
+#include "sm90/gather.cuh"
 #include "sm90/params.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/shared_memory.cuh"
@@ -28,6 +29,12 @@ template <class Config> struct Sm90Producer {
   using BoxesB = Boxes<typename Config::B, Config::B_K_MAJOR, Config::TILE_N, Config::B_ROW_BYTES,
                        Config::CLUSTER_M, Config::DUAL_COLUMNS>;
   static_assert(BoxesA::LONGER == 0, "A has one tensor map");
+  using GatheredRows = Sm90GatheredRows<Config>;
+
+  // Whether the launch has an index of A's rows.
+  static __device__ __forceinline__ bool gathers(const Sm90Params& params) {
+    return Config::GATHERS && params.index != nullptr;
+  }
 
   // `first_warp`: whether this is the warp that issues TMA.
   static __device__ __forceinline__ void run(const Sm90Params& params,
@@ -47,6 +54,8 @@ template <class Config> struct Sm90Producer {
     const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M),
                    lane = threadIdx.x % 32;
 
+    const bool by_index = gathers(params);
+    GatheredRows rows;
     typename Pipeline::Slot slot;
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
@@ -58,14 +67,15 @@ template <class Config> struct Sm90Producer {
       const int end_b = A_BY_THREADS ? tile.n + Config::TILE_N : tile.end_n(params),
                 box_b = A_BY_THREADS ? BoxesB::SLICE : params.b_box;
       BoxesB boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
-      const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
+      if (by_index) rows.find(params, tile.m, tile.end_m(params));
+      const int expected = (A_BY_THREADS || by_index ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const TensorMap *map_a = &params.a,
                       *map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
       if constexpr (Config::MATRICES > 1 && Config::MATRICES_ARE_A)
         boxes_a.mn -= take_matrix(params, map_a, tile.m);
       else if constexpr (Config::MATRICES > 1)
         boxes_b.mn -= take_matrix(params, map_b, tile.n);
-      const bool all_boxes = (A_BY_THREADS || boxes_a.has_all()) && boxes_b.has_all();
+      const bool all_boxes = (A_BY_THREADS || by_index || boxes_a.has_all()) && boxes_b.has_all();
       // Report slices outside the operand: lane i reports to CTA i (see boxes.cuh). One thread
       // would take as long as a K block to report to all CTAs.
       const unsigned others = (boxes_a.count == 0 ? row : 0) | (boxes_b.count == 0 ? column : 0);
@@ -85,14 +95,14 @@ template <class Config> struct Sm90Producer {
         if (first_warp && all_boxes) {
           if (ptx::elect_one()) {
             ptx::barrier_arrive_expect_tx(full, expected);
-            if (!A_BY_THREADS) boxes_a.load_all(a, map_a, full, k, rank_n, row);
+            if (!A_BY_THREADS && !by_index) boxes_a.load_all(a, map_a, full, k, rank_n, row);
             boxes_b.load_all(b, map_b, full, k, rank_m, column);
           }
         } else if (first_warp) {
           if (reports) ptx::barrier_complete_tx<1>(full, lane);
           if (ptx::elect_one()) {
             ptx::barrier_arrive_expect_tx(full, expected);
-            if (!A_BY_THREADS) boxes_a.load(a, map_a, full, k, rank_n, row);
+            if (!A_BY_THREADS && !by_index) boxes_a.load(a, map_a, full, k, rank_n, row);
             boxes_b.load(b, map_b, full, k, rank_m, column);
           }
         }
@@ -100,9 +110,11 @@ template <class Config> struct Sm90Producer {
           load_by_threads(params, a, tile.m, k, params.a_batched ? tile.batch : 0);
           ptx::barrier_arrive_after_copies(full);
         }
+        if (by_index) rows.load(params, a, k, pipeline);
         slot.advance();
       }
     }
+    if (by_index) rows.finish(pipeline);
     // Other CTAs arrive at this CTA's barriers until all stages are released: stay until then.
     if (TILES_PER_CLUSTER > 1)
 #pragma unroll 1

@@ -349,7 +349,8 @@ class GroupedGemmArguments(RuntimeArguments):
     Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or
     (1, TotalM, N). B may be a stack of weights of cutlass_api.weights. offsets is int32 of
     shape (G,): the end row of each group. A group may be empty; rows after the last group are
-    not written.
+    not written. With index, int32 of shape (TotalM,), row i of out is of row index[i] of A,
+    which has any number of rows.
 
     Masked, if A has a matrix for each of several groups: A has shape (G, M, K), B (G, K, N),
     out (G, M, N). offsets is int32 of shape (G,): the count of rows of each group. The first
@@ -363,7 +364,8 @@ class GroupedGemmArguments(RuntimeArguments):
     Offsets rise from 0 to at most TotalM (TotalK). GPU kernels read the offsets on the
     device, at each launch and each graph replay, so they cannot raise for invalid offsets:
     they clamp each offset to the range from its predecessor to TotalM (TotalK), and a count
-    to the range from 0 to M. The CPU raises ValueError.
+    to the range from 0 to M. An index of no row of A stands for a row of zeros. The CPU
+    raises ValueError.
 
     No kernel serves B or offsets of another rank, or another number of offsets; get_kernels
     then returns an empty list.
@@ -380,6 +382,7 @@ class GroupedGemmArguments(RuntimeArguments):
         offsets: TensorLike | KernelOperand,
         epilogue: Any | None = None,
         performance: Any | None = None,
+        index: TensorLike | KernelOperand | None = None,
     ) -> GroupedGemmArguments: ...
     @property
     def A(self) -> DenseTensor | ScaledTensor:
@@ -393,6 +396,9 @@ class GroupedGemmArguments(RuntimeArguments):
     @property
     def offsets(self) -> DenseTensor | ScaledTensor:
         """The operand offsets: a DenseTensor, or the ScaledTensor that was passed."""
+    @property
+    def index(self) -> DenseTensor | None:
+        """The operand index: a DenseTensor, or None."""
     @property
     def accumulator_type(self) -> DType:
         """The dtype of the accumulator; None for an elementwise operation."""
@@ -1300,6 +1306,7 @@ def launch_gemm(
     epilogue: Callable[..., Any] | str | None = None,
     kernel: str | None = None,
     offsets: TensorLike | None = None,
+    index: TensorLike | None = None,
     accumulator_type: NumericLike | None = None,
     fast_sums: bool = False,
     free_multiprocessors: int = 0,
@@ -1312,14 +1319,16 @@ def launch_gemm(
     A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast.
     B may be a list of 2 to 4 matrices, as in `GemmArguments`. With offsets, int32 of shape
     (G,), A is (TotalM, K), B (G, K, N), or A (M, TotalK), B (TotalK, N) and out (G, M, N),
-    and the product is a grouped GEMM. operands: tensors or numbers, one per parameter of the
-    epilogue after the accumulator; for a list B, also lists of vectors. out: the output, or a
-    tuple of the outputs in the order of the epilogue's return. epilogue: an epilogue function
-    or its source; None: out = A @ B. kernel: the name of the kernel to run if it serves the
-    operands; otherwise, and if None, the kernel that ranks first runs. Its first call for
-    each combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of
-    float8 products may keep 14 bits. free_multiprocessors: how many multiprocessors
-    persistent kernels leave to other work. `PerformanceControls` describes both.
+    and the product is a grouped GEMM. With an index too, int32 of shape (TotalM,), row i of
+    out is of row index[i] of A, which may have any number of rows. operands: tensors or
+    numbers, one per parameter of the epilogue after the accumulator; for a list B, also lists
+    of vectors. out: the output, or a tuple of the outputs in the order of the epilogue's
+    return. epilogue: an epilogue function or its source; None: out = A @ B. kernel: the name
+    of the kernel to run if it serves the operands; otherwise, and if None, the kernel that
+    ranks first runs. Its first call for each combination of shapes, strides and dtypes
+    compiles it. fast_sums: whether sums of float8 products may keep 14 bits.
+    free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
+    `PerformanceControls` describes both.
 
     element: an element type of less than 8 bits, of a weight B, which is then int32 words (N,
     K / 32, 4) in the order of `Weight.repack`.
@@ -1360,6 +1369,7 @@ def check_gemm(
     out: TensorLike | tuple[TensorLike, ...],
     epilogue: Callable[..., Any] | str | None = None,
     offsets: TensorLike | None = None,
+    index: TensorLike | None = None,
     fast_sums: bool = False,
     element: str | None = None,
     prologue: PrologueArguments | None = None,

@@ -64,6 +64,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sm90/config.cuh",
     "sm90/consumer.cuh",
     "sm90/factors.cuh",
+    "sm90/gather.cuh",
     "sm90/grid_split.cuh",
     "sm90/params.cuh",
     "sm90/pipeline.cuh",

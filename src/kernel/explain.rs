@@ -223,7 +223,7 @@ fn passed_checks(refusal: &NotOffered) -> (u32, i64) {
             | Unsupported::Epilogue { .. }
             | Unsupported::MatricesFarApart { .. } => 50,
             Unsupported::NoEpilogues | Unsupported::NoProducts | Unsupported::FastSums => 61,
-            Unsupported::NoScales | Unsupported::NoPanels => 62,
+            Unsupported::NoScales | Unsupported::NoPanels | Unsupported::NoIndex => 62,
             Unsupported::UnevenPanels { .. } | Unsupported::UnalignedPanels { .. } => 63,
         },
         NotOffered::Chip { .. } => 60,

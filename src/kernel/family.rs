@@ -11,7 +11,7 @@ use super::types::Types;
 use super::unsupported::Unsupported;
 use crate::epilogue::{Joint, Scaling};
 use crate::operand::View;
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::{GemmProblem, GroupedGemmProblem, Problem};
 
 /// A configuration of a kernel family. `types` are the kernel's element types.
 pub trait Family {
@@ -93,6 +93,11 @@ pub trait Family {
     /// Checks that kernels are offered for several matrices B (joint GEMM).
     fn check_joint(&self, _types: Types, _joint: &Joint) -> Result<(), Unsupported> {
         Err(Unsupported::NoPanels)
+    }
+
+    /// Whether kernels are offered for a grouped GEMM with an index of A's rows.
+    fn gathers(&self, _types: Types) -> bool {
+        false
     }
 
     /// Whether sums have fewer bits than the accumulator type. Such kernels serve problems that
@@ -199,16 +204,16 @@ pub struct LaunchInput<'a> {
 }
 
 impl LaunchInput<'_> {
-    /// Calls `launch` with a GEMM, and with the group offsets of a grouped GEMM. `None` for other
+    /// Calls `launch` with a GEMM, and with the grouped GEMM that it stands for. `None` for other
     /// operations, and for zero groups.
     pub fn gemm(
         &self,
-        launch: impl FnOnce(&GemmProblem, Option<&View>) -> Launch,
+        launch: impl FnOnce(&GemmProblem, Option<&GroupedGemmProblem>) -> Launch,
     ) -> Option<Launch> {
         match self.problem {
             Problem::Gemm(gemm) if gemm.b.shape[0] > 0 => Some(launch(gemm, None)),
             Problem::GroupedGemm(grouped) if grouped.groups() > 0 => {
-                Some(launch(&grouped.stacked(), Some(&grouped.offsets)))
+                Some(launch(&grouped.stacked(), Some(grouped)))
             }
             _ => None,
         }

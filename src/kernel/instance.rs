@@ -10,7 +10,7 @@ use super::demand::Demand;
 use super::design::Design;
 use super::family::{Family, LaunchInput};
 use super::fusion::Fusion;
-use super::launch::Launch;
+use super::launch::{Addresses, Launch};
 use super::limits::check_limits;
 use super::name::append;
 use super::operation::Operation;
@@ -253,6 +253,12 @@ impl Kernel {
     }
 
     fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
+        if let Problem::GroupedGemm(grouped) = problem
+            && grouped.gathers()
+            && !self.design.family().gathers(self.types)
+        {
+            return Err(Unsupported::NoIndex);
+        }
         self.design.family().check_extents(self.types, problem, self.fused_epilogue().is_some())
     }
 
@@ -330,13 +336,16 @@ impl Kernel {
         self.design.family().launch(&request)
     }
 
-    /// The addresses of the program's A, B and output, and of the offsets of groups (0 without
-    /// groups). Only these values in a launch depend on the operands' addresses.
-    pub fn addresses_in(&self, problem: &Problem) -> [u64; 4] {
+    /// The addresses of the program's A, B and output, of the offsets of groups (0 without groups),
+    /// and of the index of A's rows (0 without one). Only these values in a launch depend on the
+    /// operands' addresses.
+    pub fn addresses_in(&self, problem: &Problem) -> Addresses {
         let views = problem.views();
-        let [a, b, out, offsets] =
-            [0, 1, 2, 3].map(|at: usize| views.get(at).map_or(0, |view| view.data));
-        if self.is_crossed() { [b, a, out, offsets] } else { [a, b, out, offsets] }
+        let mut addresses = [0, 1, 2, 3, 4].map(|at: usize| views.get(at).map_or(0, |of| of.data));
+        if self.is_crossed() {
+            addresses.swap(0, 1);
+        }
+        addresses
     }
 
     /// Whether a launch may need workspace.

@@ -17,6 +17,9 @@ pub enum Params {
     Elementwise(ElementwiseParams),
 }
 
+/// The operands' addresses in a launch (`Kernel::addresses_in`).
+pub type Addresses = [u64; 5];
+
 /// A launch configuration with its parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {

@@ -27,7 +27,14 @@ pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
     // Groups of rows of one matrix.
     let has_strips = Operation::of(problem) == Operation::GroupedGemm && product.out.shape[0] == 1;
     let batch = product.b.shape[0];
-    let extents = [("M", product.m()), ("N", product.n()), ("K", product.k()), ("L", batch)];
+    let rows_of_a = problem.views()[0].shape[1];
+    let extents = [
+        ("M", product.m()),
+        ("N", product.n()),
+        ("K", product.k()),
+        ("L", batch),
+        ("the rows of A", rows_of_a),
+    ];
     for (dimension, extent) in extents {
         if extent > MAX_EXTENT {
             return Err(Unsupported::Extent { dimension, extent, limit: MAX_EXTENT });

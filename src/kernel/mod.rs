@@ -49,7 +49,7 @@ pub use elementwise::{Elementwise, ElementwiseParams};
 pub use explain::{Candidate, Explanation, FamilyAnswer, NotOffered, explain};
 pub use fusion::Fusion;
 pub use instance::Kernel;
-pub use launch::{Launch, Params};
+pub use launch::{Addresses, Launch, Params};
 pub use layout::{Layout, Major};
 pub use listing::listed;
 pub use operation::{Groups, Operation};

@@ -60,6 +60,8 @@ pub enum Unsupported {
          at a time"
     )]
     UnalignedPanels { align: u32, expected: u32 },
+    #[error("it reads the rows of A in order; pass A[index]")]
+    NoIndex,
     #[error("it applies no scales of such blocks along K")]
     NoScales,
     #[error("{name} has rank {rank} (shape {shape:?}), and a grouped GEMM takes rank {expected}")]

@@ -19,6 +19,8 @@ use crate::problem::{OperandValue, Problem, ProblemOptions, PrologueOperands};
 pub struct ChoiceKey {
     operation: Discriminant<Problem>,
     operands: ArrayVec<OperandKey, 4>,
+    /// Whether an index names the rows of A. Any kernel takes any such index.
+    gathers: bool,
     accumulator: DType,
     allows_tf32: bool,
     options: ProblemOptions,
@@ -42,7 +44,8 @@ impl ChoiceKey {
     pub fn new(problem: &Problem, allows_tf32: bool, preferred: Option<usize>) -> ChoiceKey {
         ChoiceKey {
             operation: std::mem::discriminant(problem),
-            operands: problem.views().into_iter().map(OperandKey::of).collect(),
+            operands: problem.views().into_iter().take(4).map(OperandKey::of).collect(),
+            gathers: matches!(problem, Problem::GroupedGemm(grouped) if grouped.gathers()),
             accumulator: problem.accumulator(),
             allows_tf32,
             options: problem.options(),

@@ -1,10 +1,11 @@
 //! `CUTLASS_API_CHECK=1`: before each launch of a grouped GEMM, the host reads the offsets, which
-//! otherwise only the device knows, and checks them.
+//! otherwise only the device knows, and checks them; also an index of A's rows.
 
 use std::sync::LazyLock;
 
 use super::error::LaunchError;
 use crate::driver::{Device, is_captured};
+use crate::operand::View;
 use crate::problem::{GroupedGemmProblem, Problem};
 
 /// `1` in this environment variable switches the checks on.
@@ -25,28 +26,44 @@ pub fn checked(problem: &Problem) -> Option<&GroupedGemmProblem> {
     }
 }
 
-/// Checks the offsets after the work on a stream. Does nothing while the stream is captured.
+/// Checks the offsets, and the index of A's rows, after the work on a stream. Does nothing while
+/// the stream is captured.
 ///
 /// # Errors
-/// If the offsets name no groups, or a driver call fails.
+/// If the offsets name no groups, the index no rows of A, or a driver call fails.
 ///
 /// # Safety
-/// The offsets are int32 in valid memory of the device.
+/// Offsets and index are int32 in valid memory of the device.
 pub unsafe fn check_offsets(
     grouped: &GroupedGemmProblem,
     device: &Device,
     stream: u64,
 ) -> Result<(), LaunchError> {
-    let (offsets, groups) = (&grouped.offsets, grouped.groups() as usize);
-    if groups == 0 || is_captured(stream)? {
+    if grouped.groups() == 0 || is_captured(stream)? {
         return Ok(());
     }
-    let step = offsets.stride[2] as usize;
-    let mut words = vec![0i32; (groups - 1) * step + 1];
+    // SAFETY, for both calls: guaranteed by the caller.
+    let offsets = unsafe { download(&grouped.offsets, device, stream)? };
+    let groups = grouped.parts(&offsets)?;
+    if grouped.gathers() {
+        let index = unsafe { download(&grouped.index, device, stream)? };
+        grouped.check_rows(&groups, &index)?;
+    }
+    Ok(())
+}
+
+/// The values of a vector on a device.
+///
+/// # Safety
+/// They are int32 in valid memory of the device.
+unsafe fn download(view: &View, device: &Device, stream: u64) -> Result<Vec<i64>, LaunchError> {
+    let (count, step) = (view.shape[2] as usize, view.stride[2] as usize);
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let mut words = vec![0i32; (count - 1) * step + 1];
     let bytes = size_of_val(&words[..]) as u64;
     // SAFETY: guaranteed by the caller; any bits are an i32.
-    unsafe { device.download(stream, &mut words, offsets.data, bytes)? };
-    let values: Vec<i64> = (0..groups).map(|group| words[group * step].into()).collect();
-    grouped.parts(&values)?;
-    Ok(())
+    unsafe { device.download(stream, &mut words, view.data, bytes)? };
+    Ok((0..count).map(|at| words[at * step].into()).collect())
 }

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use crate::driver::{DriverError, EncodedTensorMap};
 use crate::epilogue::Joint;
 use crate::kernel::{
-    ElementwiseParams, GemmParams, JointGemmParams, Params, Sm90Scalars, TensorMap,
+    Addresses, ElementwiseParams, GemmParams, JointGemmParams, Params, Sm90Scalars, TensorMap,
 };
 
 /// The parameter of an sm90 kernel: `Sm90Params` of `kernels/sm90/params.cuh`, byte for byte.
@@ -78,7 +78,10 @@ impl ParameterBlock {
                     let block = JointSm90Block { block, panels, starts };
                     return Ok(ParameterBlock::JointSm90(block));
                 }
-                let dual = [a, b].into_iter().flatten().enumerate().find(|(_, map)| map.second > 0);
+                // An A that threads load has no map.
+                let maps = [a, b].into_iter().enumerate();
+                let dual =
+                    maps.filter_map(|(at, map)| Some((at, map?))).find(|(_, map)| map.second > 0);
                 match dual {
                     Some((at, map)) => ParameterBlock::Dual(DualBlock { block, map, at }),
                     None => ParameterBlock::Sm90(block),
@@ -107,18 +110,18 @@ impl ParameterBlock {
     /// If the driver rejects an address.
     pub fn move_to(
         &mut self,
-        before: [u64; 4],
-        now: [u64; 4],
+        before: Addresses,
+        now: Addresses,
         workspace: u64,
         factor: u64,
         panels: &[[u64; 2]],
     ) -> Result<(), DriverError> {
         match self {
             ParameterBlock::Gemm(params) => {
-                [params.a, params.b, params.out, params.offsets.ends] = now;
+                [params.a, params.b, params.out, params.offsets.ends, _] = now;
             }
             ParameterBlock::JointGemm(params) => {
-                [params.gemm.a, params.gemm.b, params.gemm.out, _] = now;
+                [params.gemm.a, params.gemm.b, params.gemm.out, ..] = now;
                 for (panel, [_, now]) in params.panels.iter_mut().zip(panels) {
                     panel.b = *now;
                 }
@@ -131,7 +134,7 @@ impl ParameterBlock {
                     map.move_to(*now)?;
                 }
             }
-            ParameterBlock::Elementwise(params) => [params.a, params.b, params.out, _] = now,
+            ParameterBlock::Elementwise(params) => [params.a, params.b, params.out, ..] = now,
             ParameterBlock::Sm90(block) => block.move_to(before, now, workspace)?,
             ParameterBlock::Dual(DualBlock { block, map, at }) => {
                 // The map of the other operand and that of the output move alone.
@@ -153,14 +156,15 @@ impl ParameterBlock {
 impl Sm90Block {
     fn move_to(
         &mut self,
-        before: [u64; 4],
-        now: [u64; 4],
+        before: Addresses,
+        now: Addresses,
         workspace: u64,
     ) -> Result<(), DriverError> {
         let Sm90Block { maps, scalars, b_shorter } = self;
-        [_, _, scalars.out, scalars.offsets.ends] = now;
-        if scalars.workspace != 0 {
-            scalars.workspace = workspace;
+        let index;
+        [_, _, scalars.out, scalars.offsets.ends, index] = now;
+        if scalars.workspace_or_index != 0 {
+            scalars.workspace_or_index = if index == 0 { workspace } else { index };
         }
         // An A that threads load and an output that threads store have no map.
         let a_has_map = scalars.a == 0;

@@ -11,7 +11,8 @@ use crate::compile::Program;
 use crate::driver::{Device, DriverError, EncodedConfig, Function, KernelCall, LaunchConfig};
 use crate::epilogue::BoundEpilogue;
 use crate::kernel::{
-    Kernel, Launch, Pack, PackOperand, Reduce, ReduceOperand, Rows, RowsParams, Target, at,
+    Addresses, Kernel, Launch, Pack, PackOperand, Reduce, ReduceOperand, Rows, RowsParams, Target,
+    at,
 };
 use crate::operand::View;
 use crate::problem::{Problem, activation_bytes};
@@ -373,7 +374,7 @@ fn product_in(kernel: &Kernel, problem: &Problem, workspace: u64) -> (Option<Pro
 
 /// As `Kernel::addresses_in`, with the address of the activations of a prologue in place of A's.
 #[inline(always)]
-fn addresses(kernel: &Kernel, problem: &Problem, activations: Option<u64>) -> [u64; 4] {
+fn addresses(kernel: &Kernel, problem: &Problem, activations: Option<u64>) -> Addresses {
     let mut addresses = kernel.addresses_in(problem);
     if let Some(activations) = activations {
         addresses[usize::from(kernel.is_crossed())] = activations;

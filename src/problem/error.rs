@@ -351,6 +351,15 @@ pub enum ProblemError {
 
     #[error("offsets must have dtype int32, but has dtype {dtype}")]
     OffsetsType { dtype: DType },
+
+    #[error("index is {dtype}; pass int32")]
+    IndexType { dtype: DType },
+
+    #[error(
+        "index names rows of A for groups of rows, and the groups are masked or divide K; pass A \
+         with its rows in order"
+    )]
+    IndexOfGroups,
 }
 
 /// Why the values of a grouped GEMM's offsets name no groups.
@@ -367,6 +376,12 @@ pub enum GroupsError {
          has {count}"
     )]
     Count { group: usize, count: i64, rows: i64 },
+
+    #[error(
+        "index must lie in 0 to {last}, the last row of A, but row {row} of group {group} has \
+         {index}"
+    )]
+    Index { row: i64, group: usize, index: i64, last: i64 },
 }
 
 impl ProblemError {

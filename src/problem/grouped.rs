@@ -11,6 +11,9 @@ use crate::operand::{DType, View};
 /// `offsets (G,)` int32: the end row of each group. Each group of rows has its own matrix of B.
 /// Rows past the last offset belong to no group and stay unchanged.
 ///
+/// Gathered ([`GroupedGemmProblem::index`]): the same with an int32 `index (TotalM,)`, the row of A
+/// for each row of `out`. A may have any number of rows.
+///
 /// Masked ([`GroupedGemmProblem::is_masked`]): `A (G, M, K)`, `B (G, K, N)`, `out (G, M, N)`,
 /// `offsets (G,)` int32: the count of rows of each group, the first of its matrix. The other rows
 /// of `out` stay unchanged.
@@ -25,6 +28,8 @@ pub struct GroupedGemmProblem {
     pub b: View,
     pub out: View,
     pub offsets: View,
+    /// Of rank 0 if rows are not gathered.
+    pub index: View,
     pub accumulator: DType,
     /// No kernel leaves multiprocessors free: `free_multiprocessors` is 0.
     pub options: ProblemOptions,
@@ -37,6 +42,7 @@ impl GroupedGemmProblem {
         b: View::UNREAD,
         out: View::UNREAD,
         offsets: View::UNREAD,
+        index: View::UNREAD,
         accumulator: GemmProblem::UNREAD.accumulator,
         options: GemmProblem::UNREAD.options,
     };
@@ -72,7 +78,11 @@ impl GroupedGemmProblem {
             (_, true) => ["M", "K"],
             _ => ["TotalM", "K"],
         };
-        same_extent(m, ("out", out, 1), ("A", a, 1))?;
+        if self.gathers() {
+            self.check_index()?;
+        } else {
+            same_extent(m, ("out", out, 1), ("A", a, 1))?;
+        }
         if b.rank == 3 || is_along_k {
             same_extent(k, ("A", a, 2), ("B", b, 1))?;
             same_extent("N", ("out", out, 2), ("B", b, 2))?;
@@ -81,6 +91,29 @@ impl GroupedGemmProblem {
             return Err(ProblemError::OffsetsType { dtype: offsets.dtype });
         }
         check_operands(&[("A", a), ("B", b), ("offsets", offsets)], out)
+    }
+
+    /// Checks the index of A's rows.
+    #[cold]
+    fn check_index(&self) -> Result<(), ProblemError> {
+        let GroupedGemmProblem { out, index, .. } = self;
+        if index.dtype != DType::I32 {
+            return Err(ProblemError::IndexType { dtype: index.dtype });
+        }
+        if index.rank != 1 {
+            return Err(ProblemError::rank("index", "1", index));
+        }
+        if self.is_along_k() || self.is_masked() {
+            return Err(ProblemError::IndexOfGroups);
+        }
+        same_extent("TotalM", ("out", out, 1), ("index", index, 2))?;
+        check_operands(&[("index", index)], out)
+    }
+
+    /// Whether an index names the row of A for each row of `out`.
+    #[inline]
+    pub fn gathers(&self) -> bool {
+        self.index.rank > 0
     }
 
     /// Whether the groups divide K: B is one matrix, and `out` a batch.
@@ -108,7 +141,8 @@ impl GroupedGemmProblem {
     pub fn parts(&self, values: &[i64]) -> Result<Vec<Range<i64>>, GroupsError> {
         let (divided, extent) = match self.is_along_k() {
             true => ("columns", self.a.shape[2]),
-            false => ("rows", self.a.shape[1]),
+            // Of A too, unless rows are gathered.
+            false => ("rows", self.out.shape[1]),
         };
         let mut start = 0;
         let part = |(group, end): (usize, &i64)| {
@@ -125,12 +159,30 @@ impl GroupedGemmProblem {
         values.iter().enumerate().map(part).collect()
     }
 
+    /// Checks the values of `index` in the rows of these groups.
+    ///
+    /// # Errors
+    /// If one is no row of A.
+    pub fn check_rows(&self, groups: &[Range<i64>], index: &[i64]) -> Result<(), GroupsError> {
+        let last = self.a.shape[1] - 1;
+        for (group, part) in groups.iter().enumerate() {
+            for row in part.clone() {
+                let index = index[row as usize];
+                if !(0..=last).contains(&index) {
+                    return Err(GroupsError::Index { row, group, index, last });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The operands without the offsets, as kernels address them. Groups along M: A and out hold
     /// the rows of all groups, B is a batch of one matrix per group. Masked: a batch. Groups along
     /// K: a batch whose matrices of A and of B have one address, the K of all groups and a batch
-    /// stride of 0.
+    /// stride of 0. Gathered: A has the rows of `out`, and may have no memory for them.
     pub fn stacked(&self) -> GemmProblem {
         let GroupedGemmProblem { mut a, mut b, out, accumulator, options, .. } = *self;
+        a.shape[1] = out.shape[1];
         if self.is_along_k() {
             for view in [&mut a, &mut b] {
                 (view.shape[0], view.stride[0]) = (out.shape[0], 0);

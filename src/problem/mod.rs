@@ -17,4 +17,4 @@ pub use fused::{OperandValue, fuse, rebind};
 pub use gemm::{GemmProblem, ProblemOptions};
 pub use grouped::GroupedGemmProblem;
 pub use prologue::{PrologueOperands, activation_bytes, precede};
-pub use variants::Problem;
+pub use variants::{MOST_VIEWS, Problem};

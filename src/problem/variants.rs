@@ -8,6 +8,9 @@ use arrayvec::ArrayVec;
 use super::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, ProblemError, ProblemOptions};
 use crate::operand::{DType, DeviceId, View};
 
+/// Most operands of a problem.
+pub const MOST_VIEWS: usize = 5;
+
 /// Operands, accumulator type and operation: what a kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Problem {
@@ -17,10 +20,21 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// An unread grouped GEMM whose views have an index of A's rows.
+    pub fn with_index(self) -> Problem {
+        let index = View { rank: 1, ..View::UNREAD };
+        match self {
+            Problem::GroupedGemm(grouped) => {
+                Problem::GroupedGemm(GroupedGemmProblem { index, ..grouped })
+            }
+            other => other,
+        }
+    }
+
     /// The operands and their user-visible names, output last.
     pub fn operands(&self) -> Vec<(&'static str, &View)> {
         let mut operands: Vec<_> =
-            ["A", "B", "out", "offsets"].into_iter().zip(self.views()).collect();
+            ["A", "B", "out", "offsets", "index"].into_iter().zip(self.views()).collect();
         operands[2..].reverse();
         operands
     }
@@ -36,20 +50,28 @@ impl Problem {
 
     /// The views in the order of the constructors' parameters.
     #[inline(always)] // in every launch and every `GemmArguments`
-    pub fn views(&self) -> ArrayVec<&View, 4> {
+    pub fn views(&self) -> ArrayVec<&View, MOST_VIEWS> {
         match self {
             Problem::Gemm(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
-            Problem::GroupedGemm(p) => ArrayVec::from([&p.a, &p.b, &p.out, &p.offsets]),
+            Problem::GroupedGemm(p) => {
+                let mut views = ArrayVec::from([&p.a, &p.b, &p.out, &p.offsets, &p.index]);
+                views.truncate(4 + usize::from(p.gathers()));
+                views
+            }
             Problem::Elementwise(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
         }
     }
 
     /// The views, mutable. Callers must call `check` afterwards.
-    pub fn views_mut(&mut self) -> ArrayVec<&mut View, 4> {
+    pub fn views_mut(&mut self) -> ArrayVec<&mut View, MOST_VIEWS> {
         match self {
             Problem::Gemm(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
             Problem::GroupedGemm(p) => {
-                ArrayVec::from([&mut p.a, &mut p.b, &mut p.out, &mut p.offsets])
+                let gathers = p.gathers();
+                let GroupedGemmProblem { a, b, out, offsets, index, .. } = p;
+                let mut views = ArrayVec::from([a, b, out, offsets, index]);
+                views.truncate(4 + usize::from(gathers));
+                views
             }
             Problem::Elementwise(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
         }

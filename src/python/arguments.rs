@@ -122,6 +122,7 @@ macro_rules! arguments {
         $class:ident($($parameter:ident),*), $doc:literal, [$($operand:ident = $position:literal),*],
         $performance:ident => $unread:expr
         $(, $prologue:ident)?
+        $(; $optional:ident = $place:literal)?
     ) => {
         #[doc = $doc]
         #[pyclass(module = "cutlass_api.arguments", extends = RuntimeArguments, subclass, frozen)]
@@ -131,23 +132,44 @@ macro_rules! arguments {
         #[allow(non_snake_case)]
         impl $class {
             #[new]
+            #[allow(clippy::too_many_arguments)]
             #[pyo3(signature = (
                 $($parameter,)* epilogue = None, performance = None $(, $prologue = None)?
+                $(, $optional = None)?
             ))]
             fn new(
                 $($parameter: &Bound<'_, PyAny>,)*
                 epilogue: Option<Py<PyAny>>,
                 performance: Option<Py<PyAny>>,
                 $($prologue: Option<Py<PrologueArguments>>,)?
+                $($optional: Option<&Bound<'_, PyAny>>,)?
             ) -> PyResult<PyClassInitializer<Self>> {
                 let prologue: Option<Py<PrologueArguments>> = None;
                 $(let prologue = prologue.or($prologue);)?
                 let $performance = performance.as_ref();
                 let unread = $unread;
                 let tensors = [$((stringify!($operand), $operand)),*];
+                $(if let Some($optional) = $optional {
+                    let [a, b, out, offsets] = tensors;
+                    let all = [a, b, out, offsets, (stringify!($optional), $optional)];
+                    let unread = unread.with_index();
+                    let base = RuntimeArguments::of(unread, all, epilogue, performance, prologue)?;
+                    return Ok(base.add_subclass($class));
+                })?
                 let base = RuntimeArguments::of(unread, tensors, epilogue, performance, prologue)?;
                 Ok(base.add_subclass($class))
             }
+
+            $(
+                #[doc = concat!(
+                    "The operand ", stringify!($optional), ": a DenseTensor, or None."
+                )]
+                #[getter($optional)]
+                fn $optional(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
+                    let arguments = native_part(slf).filter(|of| of.operands.len() > $place);
+                    arguments.map(|known| known.operand(slf.py(), $place)).transpose()
+                }
+            )?
 
             $(
                 #[doc = concat!(
@@ -229,7 +251,8 @@ arguments!(
      Groups of rows: A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or\n\
      (1, TotalM, N). B may be a stack of weights of cutlass_api.weights. offsets is int32 of shape\n\
      (G,): the end row of each group. A group may be empty; rows after the last group are not\n\
-     written.\n\n\
+     written. With index, int32 of shape (TotalM,), row i of out is of row index[i] of A, which\n\
+     has any number of rows.\n\n\
      Masked, if A has a matrix for each of several groups: A has shape (G, M, K), B (G, K, N), out\n\
      (G, M, N). offsets is int32 of shape (G,): the count of rows of each group. The first\n\
      offsets[g] rows of out[g] are computed, and the others are not written.\n\n\
@@ -240,7 +263,7 @@ arguments!(
      Offsets rise from 0 to at most TotalM (TotalK). GPU kernels read the offsets on the device,\n\
      at each launch and each graph replay, so they cannot raise for invalid offsets: they clamp\n\
      each offset to the range from its predecessor to TotalM (TotalK), and a count to the range\n\
-     from 0 to M. The CPU raises ValueError.\n\n\
+     from 0 to M. An index of no row of A stands for a row of zeros. The CPU raises ValueError.\n\n\
      No kernel serves B or offsets of another rank, or another number of offsets;\n\
      get_kernels then returns an empty list.\n\n\
      Raises as GemmArguments does.",
@@ -249,7 +272,8 @@ arguments!(
         accumulator: dtype::accumulator_type(accumulator_type)?,
         options: ProblemOptions { free_multiprocessors: 0, ..options(A.py(), performance)? },
         ..GroupedGemmProblem::UNREAD
-    })
+    });
+    index = 4
 );
 arguments!(
     ElementwiseArguments(A, B, out),

@@ -19,11 +19,11 @@ use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT};
 use crate::launch::PreparedLaunch;
 use crate::operand::{self, DType, Operand, View};
-use crate::problem::{Problem, ProblemError};
+use crate::problem::{MOST_VIEWS, Problem, ProblemError};
 
 /// Arguments of built-in kernels.
 pub struct NativeArguments {
-    pub operands: ArrayVec<Operand, 4>,
+    pub operands: ArrayVec<Operand, MOST_VIEWS>,
     pub problem: Problem,
     /// The epilogue as the user passed it.
     pub epilogue: Option<Py<PyAny>>,

@@ -35,13 +35,14 @@ use crate::process::drop_unlocked;
 /// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast. B may
 /// be a list of 2 to 4 matrices, as in `GemmArguments`. With offsets, int32 of shape (G,), A is
 /// (TotalM, K), B (G, K, N), or A (M, TotalK), B (TotalK, N) and out (G, M, N), and the product is
-/// a grouped GEMM. operands: tensors or numbers, one per parameter of the epilogue after the
-/// accumulator; for a list B, also lists of vectors. out: the output, or a tuple of the outputs in
-/// the order of the epilogue's return. epilogue: an epilogue function or its source; None: out = A
-/// @ B. kernel: the name of the kernel to run if it serves the operands; otherwise, and if None,
-/// the kernel that ranks first runs. Its first call for each combination of shapes, strides and
-/// dtypes compiles it. fast_sums: whether sums of float8 products may keep 14 bits.
-/// free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
+/// a grouped GEMM. With an index too, int32 of shape (TotalM,), row i of out is of row index[i] of
+/// A, which may have any number of rows. operands: tensors or numbers, one per parameter of the
+/// epilogue after the accumulator; for a list B, also lists of vectors. out: the output, or a tuple
+/// of the outputs in the order of the epilogue's return. epilogue: an epilogue function or its
+/// source; None: out = A @ B. kernel: the name of the kernel to run if it serves the operands;
+/// otherwise, and if None, the kernel that ranks first runs. Its first call for each combination of
+/// shapes, strides and dtypes compiles it. fast_sums: whether sums of float8 products may keep 14
+/// bits. free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
 /// `PerformanceControls` describes both.
 ///
 /// element: an element type of less than 8 bits, of a weight B, which is then int32 words
@@ -54,8 +55,9 @@ use crate::process::drop_unlocked;
 /// Raises ValueError if the operands do not fit or no kernel serves them.
 #[pyfunction]
 #[pyo3(signature = (
-    A, B, *operands, out, epilogue = None, kernel = None, offsets = None, accumulator_type = None,
-    fast_sums = false, free_multiprocessors = 0, element = None, prologue = None
+    A, B, *operands, out, epilogue = None, kernel = None, offsets = None, index = None,
+    accumulator_type = None, fast_sums = false, free_multiprocessors = 0, element = None,
+    prologue = None
 ))]
 #[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn launch_gemm(
@@ -66,6 +68,7 @@ pub fn launch_gemm(
     epilogue: Option<&Bound<'_, PyAny>>,
     kernel: Option<&Bound<'_, PyAny>>,
     offsets: Option<&Bound<'_, PyAny>>,
+    index: Option<&Bound<'_, PyAny>>,
     accumulator_type: Option<&Bound<'_, PyAny>>,
     fast_sums: bool,
     free_multiprocessors: u32,
@@ -87,6 +90,7 @@ pub fn launch_gemm(
         out,
         epilogue,
         offsets,
+        index,
         accumulator_type,
         options,
         prologue: prologue.map(|prologue| prologue.get()),
@@ -100,8 +104,8 @@ pub fn launch_gemm(
 /// machine without a GPU, operands on a CUDA device are checked for compute capability 9.0.
 #[pyfunction]
 #[pyo3(signature = (
-    A, B, *operands, out, epilogue = None, offsets = None, fast_sums = false, element = None,
-    prologue = None
+    A, B, *operands, out, epilogue = None, offsets = None, index = None, fast_sums = false,
+    element = None, prologue = None
 ))]
 #[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn check_gemm(
@@ -111,6 +115,7 @@ pub fn check_gemm(
     out: &Bound<'_, PyAny>,
     epilogue: Option<&Bound<'_, PyAny>>,
     offsets: Option<&Bound<'_, PyAny>>,
+    index: Option<&Bound<'_, PyAny>>,
     fast_sums: bool,
     element: Option<&str>,
     prologue: Option<&Bound<'_, PrologueArguments>>,
@@ -124,6 +129,7 @@ pub fn check_gemm(
         out,
         epilogue,
         offsets,
+        index,
         accumulator_type,
         options,
         prologue: prologue.map(|prologue| prologue.get()),
@@ -148,6 +154,7 @@ struct GemmCall<'a, 'py> {
     out: &'a Bound<'py, PyAny>,
     epilogue: Option<&'a Bound<'py, PyAny>>,
     offsets: Option<&'a Bound<'py, PyAny>>,
+    index: Option<&'a Bound<'py, PyAny>>,
     accumulator_type: Option<&'a Bound<'py, PyAny>>,
     options: ProblemOptions,
     prologue: Option<&'a PrologueArguments>,
@@ -186,7 +193,9 @@ impl GemmCall<'_, '_> {
             Some(offsets) => {
                 let offsets = operand::read("offsets", offsets)?;
                 let options = ProblemOptions { free_multiprocessors: 0, ..options };
-                let groups = GroupedGemmProblem { a, b, out, offsets, accumulator, options };
+                let index = self.index.map(|index| operand::read("index", index)).transpose()?;
+                let index = index.unwrap_or(View::UNREAD);
+                let groups = GroupedGemmProblem { a, b, out, offsets, index, accumulator, options };
                 Problem::GroupedGemm(groups)
             }
             None => {

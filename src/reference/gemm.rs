@@ -154,11 +154,27 @@ pub unsafe fn multiply_groups(
     problem: &GroupedGemmProblem,
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
-    let GroupedGemmProblem { a, b, out, accumulator, options, .. } = *problem;
-    // SAFETY: guaranteed by the caller.
+    // SAFETY, for the three calls: guaranteed by the caller.
     let groups = unsafe { read_groups(problem) }?;
+    if problem.gathers() {
+        let index = unsafe { read_vector(&problem.index) };
+        problem.check_rows(&groups, &index)?;
+        let rows = unsafe { Gathered::new(&problem.a, &index) };
+        return unsafe { multiply_parts(&rows.of(problem), &groups, epilogue) };
+    }
+    unsafe { multiply_parts(problem, &groups, epilogue) }
+}
+
+/// # Safety
+/// As for [`multiply`]. The groups lie in the operands.
+unsafe fn multiply_parts(
+    problem: &GroupedGemmProblem,
+    groups: &[Range<i64>],
+    epilogue: Option<&BoundEpilogue>,
+) -> Result<(), ReferenceError> {
+    let GroupedGemmProblem { a, b, out, accumulator, options, .. } = *problem;
     if problem.is_along_k() {
-        return groups.into_par_iter().enumerate().try_for_each(|(group, part)| {
+        return groups.par_iter().enumerate().try_for_each(|(group, part)| {
             let matrix = |view: &View| View {
                 shape: [1, view.shape[1], view.shape[2]],
                 ..starting_at(view, 0, group as i64)
@@ -172,7 +188,7 @@ pub unsafe fn multiply_groups(
             unsafe { multiply_at(&product, epilogue.as_ref(), Origin::default()) }
         });
     }
-    groups.into_par_iter().enumerate().try_for_each(|(group, part)| {
+    groups.par_iter().enumerate().try_for_each(|(group, part)| {
         let rows = |view: &View| View {
             shape: [1, part.end - part.start, view.shape[2]],
             // Masked groups have a matrix each; an operand of the epilogue may have a row each.
@@ -211,11 +227,56 @@ unsafe fn read_groups(problem: &GroupedGemmProblem) -> Result<Vec<Range<i64>>, R
     if !problem.offsets_fit() {
         return Err(ReferenceError::OffsetsLength { offsets: offsets.shape[2], groups });
     }
+    // SAFETY: guaranteed by the caller.
+    Ok(problem.parts(&unsafe { read_vector(offsets) })?)
+}
+
+/// The values of a vector of int32, as the problem's check ensures.
+///
+/// # Safety
+/// The vector is readable.
+unsafe fn read_vector(view: &View) -> Vec<i64> {
     let mut matrix = ScratchMatrix::default();
-    // SAFETY: guaranteed by the caller; the problem's check ensures int32 offsets.
-    unsafe { matrix.load(offsets, &Region { batch: 0, rows: 0..1, columns: 0..groups }) };
-    let values: Vec<i64> = matrix.values.iter().map(|value| *value as i64).collect();
-    Ok(problem.parts(&values)?)
+    // SAFETY: guaranteed by the caller.
+    unsafe { matrix.load(view, &Region { batch: 0, rows: 0..1, columns: 0..view.shape[2] }) };
+    matrix.values.iter().map(|value| *value as i64).collect()
+}
+
+/// The rows of A in the order of an index. Where the index names no row of A, which is behind the
+/// last group, zeros.
+struct Gathered {
+    view: View,
+    /// What the view describes.
+    _elements: Vec<u8>,
+}
+
+impl Gathered {
+    /// # Safety
+    /// A is readable.
+    unsafe fn new(a: &View, index: &[i64]) -> Gathered {
+        let [_, rows, columns] = a.shape;
+        let size = a.dtype.bytes() as usize;
+        let mut elements = vec![0u8; index.len() * columns as usize * size];
+        for (row, copy) in index.iter().zip(elements.chunks_mut((columns as usize * size).max(1))) {
+            if !(0..rows).contains(row) {
+                continue;
+            }
+            for (column, to) in copy.chunks_mut(size).enumerate() {
+                let offset = row * a.stride[1] + column as i64 * a.stride[2];
+                let from = std::ptr::with_exposed_provenance::<u8>(a.address_of(offset) as usize);
+                // SAFETY: guaranteed by the caller; the element lies in A.
+                unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), size) };
+            }
+        }
+        let data = elements.as_ptr().expose_provenance() as u64;
+        let (shape, stride) = ([1, index.len() as i64, columns], [0, columns, 1]);
+        Gathered { view: View { data, shape, stride, ..*a }, _elements: elements }
+    }
+
+    /// The problem whose A has these rows.
+    fn of(&self, problem: &GroupedGemmProblem) -> GroupedGemmProblem {
+        GroupedGemmProblem { a: self.view, index: View::UNREAD, ..*problem }
+    }
 }
 
 /// The view from `index` of one dimension on.

@@ -72,6 +72,7 @@ pub fn key(
     let [batch, m, n, k] = extents;
     let operation = match problem {
         Problem::GroupedGemm(grouped) if grouped.is_masked() => "masked_grouped_gemm",
+        Problem::GroupedGemm(grouped) if grouped.gathers() => "gathered_grouped_gemm",
         _ => Operation::of(problem).name(),
     };
     let ProblemOptions { fast_sums, free_multiprocessors: free } = problem.options();

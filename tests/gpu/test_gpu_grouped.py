@@ -62,6 +62,21 @@ def test_epilogues_with_rows_of_groups(case):
             trial.check(kernel, kernel.compile(trial.args))
 
 
+HALVES = [case for case in CASES_OF_ROWS if case[-1].itemsize == 2 and case[3] % 8 == 0]
+
+
+@pytest.mark.parametrize("case", HALVES, ids=lambda case: f"{case[0].__name__} {case[1:]}")
+def test_rows_by_an_index(case):
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    for seed in (0, 1):
+        trial = GroupRows(*case, seed, has_index=True)
+        kernels = list(cutlass_api.get_kernels(trial.args))
+        assert len(kernels) >= 3
+        for kernel in kernels:
+            trial.check(kernel, kernel.compile(trial.args))
+
+
 @pytest.mark.parametrize(("family", "types"), KERNELS, ids=str)
 def test_every_kernel(family: str, types: Types, artifacts) -> None:
     problems: dict[object, GroupedProblem] = {}

@@ -155,6 +155,33 @@ def gated_samples(t: Make) -> Any:
             yield a, gate, t(*gate.shape), offs, activation, *bias, *(t(*x.shape) for x in bias)
 
 
+def by_index(a: Tensor, b: Tensor, offs: Tensor, index: Tensor) -> Tensor:
+    return OPS.grouped_mm(a, b, offs, index=index)
+
+
+def copied(a: Tensor, b: Tensor, offs: Tensor, index: Tensor) -> Tensor:
+    return grouped(a[index], b, offs)
+
+
+def index_samples(t: Make) -> Any:
+    ends = partial(torch.tensor, dtype=torch.int32, device=t().device)
+    yield t(4, 8), t(3, 8, 6), ends([2, 2, 6]), ends([3, 0, 0, 1, 3, 3])
+    yield t(9, 8), t(2, 8, 6), ends([1, 3]), ends([8, 2, 8]).long()
+
+
+def gated_by_index(a: Tensor, gate: Tensor, up: Tensor, offs: Tensor, index: Tensor) -> Tensor:
+    return OPS.grouped_gated_mm(a, gate, up, offs, index=index)
+
+
+def gated_copy(a: Tensor, gate: Tensor, up: Tensor, offs: Tensor, index: Tensor) -> Tensor:
+    return gated(a[index], gate, up, offs, "silu")
+
+
+def gated_index_samples(t: Make) -> Any:
+    for a, gate, *others in index_samples(t):
+        yield a, gate, t(*gate.shape), *others
+
+
 def layers(x: Tensor, count: int, *tensors: Tensor) -> Any:
     weights, biases = tensors[:count], tensors[count:] or [None] * count
     return torch.cat(list(map(partial(torch.nn.functional.linear, x), weights, biases)), -1)
@@ -204,6 +231,14 @@ CASES = (
         lacks=["out="],
     ),
     Case(
+        name="grouped_mm, an index",
+        ours=by_index,
+        theirs=copied,
+        own=index_samples,
+        dtypes=FLOATS,
+        lacks=["out="],
+    ),
+    Case(
         name="masked_grouped_mm",
         ours=operator("masked_grouped_mm"),
         theirs=masked,
@@ -217,6 +252,14 @@ CASES = (
         ours=operator("grouped_gated_mm"),
         theirs=gated,
         own=gated_samples,
+        dtypes=FLOATS,
+        lacks=["out="],
+    ),
+    Case(
+        name="grouped_gated_mm, an index",
+        ours=gated_by_index,
+        theirs=gated_copy,
+        own=gated_index_samples,
         dtypes=FLOATS,
         lacks=["out="],
     ),

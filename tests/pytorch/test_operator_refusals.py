@@ -66,6 +66,10 @@ REFUSALS = {
     ),
     "grouped_mm: offs has shape": lambda: OPS.grouped_mm(A, B[None], ends(1, 4)),
     "grouped_mm: offs is torch.int16": lambda: OPS.grouped_mm(A, B[None], ends(4).short()),
+    "grouped_mm: index is torch.int16": lambda: OPS.grouped_mm(
+        A, B[None], ends(4), index=ends(0).short()
+    ),
+    "grouped_mm: index has shape": lambda: OPS.grouped_mm(A, B[None], ends(4), index=ends(0)[None]),
     "int_mm: A is torch.float32": lambda: OPS.int_mm(A, B),
     "mixed_mm: A is torch.float32": lambda: OPS.mixed_mm(A, B),
     "scaled_mm: A is torch.float32": lambda: OPS.scaled_mm(A, B, SCALED, SCALED),

@@ -83,6 +83,11 @@ def test_rows_of_groups():
     assert launches("rows_of_groups()", module="emulation_groups")[0] >= 6
 
 
+def test_rows_by_an_index():
+    counts = launches("two_products(True)", "rows_of_groups(True)", module="emulation_groups")
+    assert counts[0] >= 5 and counts[1] >= 3, counts
+
+
 def test_masked_groups():
     assert launches("masked()", module="emulation_groups")[0] >= 8
 

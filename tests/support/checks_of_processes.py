@@ -142,14 +142,11 @@ GRADIENTS = {
     "grouped_mm": [
         (rand(9, 12), rand(3, 12, 16), ends(4, 4, 9)),
         (rand(9, 12), rand(3, 12, 16), ends(4, 4, 9), rand(3, 16)),
+        (rand(8, 12), rand(3, 12, 16), ends(4, 4, 9), None, None, False, ends(*range(8), 0)),
     ],
     "grouped_gated_mm": [
         (rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9)),
-        (
-            *(rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9), "silu"),
-            rand(3, 16),
-            rand(3, 16),
-        ),
+        (rand(9, 12), *[rand(3, 12, 16)] * 2, ends(4, 4, 9), "silu", rand(3, 16), rand(3, 16)),
     ],
     "grouped_gated_mlp": [
         (

@@ -90,6 +90,11 @@ CALLS = {
     "grouped_mm": [
         ("n k + +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9)),
         ("n k + +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9), rand(3, 16)),
+        (
+            "n k + +",
+            *(rand(8, 12), rand(3, 12, 16), ends(4, 4, 9), None, None, False),
+            ends(7, 0, 0, 1, 2, 3, 4, 5, 6),
+        ),
     ],
     "grouped_gated_mm": [
         ("n", rand(9, 12), rand(3, 12, 16), rand(3, 12, 16), ends(4, 4, 9)),

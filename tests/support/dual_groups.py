@@ -9,7 +9,7 @@ from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments
 from support import memory
 from support.epilogue_trials import BF16, F16, F32, gated, in_form, swiglu
 from support.epilogues import assert_close
-from support.groups import SPARE
+from support.groups import SPARE, gathered
 from support.helpers import coarse
 from support.memory import Form, Output
 
@@ -56,10 +56,10 @@ def clamped(accum, up, bias, of_up, C, row):
 
 class DualGroups:
     """Groups of rows, each multiplied by its matrices of B and of `up`. The rows behind the last
-    group belong to no group: those of A are NaN.
+    group belong to no group: those of A are NaN. `has_index`: an index names the rows of A.
     """
 
-    def __init__(self, sizes, n, k, dtype, weights="two tensors", seed=0) -> None:
+    def __init__(self, sizes, n, k, dtype, weights="two tensors", seed=0, has_index=False) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.ends, rows = list(accumulate(sizes)), sum(sizes) + SPARE
 
@@ -67,8 +67,13 @@ class DualGroups:
             return coarse(*extents, dtype=dtype, generator=generator)
 
         # Rows of K = 0 are aligned, too.
-        self.a = in_form(values(rows, max(k, 8)), Form(multiple=8))[:, :k]
-        self.a[self.ends[-1] :] = torch.nan
+        table = in_form(values(rows // 2 if has_index else rows, max(k, 8)), Form(multiple=8))
+        table, self.index = table[:, :k], None
+        if has_index:
+            self.index, self.a = gathered(table, rows, self.ends[-1])
+        else:
+            self.a = table
+            self.a[self.ends[-1] :] = torch.nan
         self.b, self.up = WEIGHTS[weights](
             lambda count: values(len(sizes), count, max(k, 8)).to(memory.DEVICE)[..., :k], n
         )
@@ -91,8 +96,10 @@ class DualGroups:
         }
         others = {name: output.tensor for name, output in self.outputs.items()}
         epilogue = EpilogueArguments(self.function, **self.operands, **others)
-        self.args = GroupedGemmArguments(self.a, self.b, others["D"], F32, self.offsets, epilogue)
-        self.said = f"{sizes} {n} {k} {dtype}, {weights}, seed {seed}"
+        self.args = GroupedGemmArguments(
+            *(table, self.b, others["D"], F32, self.offsets, epilogue), index=self.index
+        )
+        self.said = f"{sizes} {n} {k} {dtype}, {weights}, seed {seed}, index {has_index}"
 
     def kernels(self) -> list[cutlass_api.Kernel]:
         return list(cutlass_api.get_kernels(self.args))

@@ -6,7 +6,7 @@ from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments
 from support import memory
 from support.epilogue_trials import BF16, F16, F32, F64, in_form
 from support.epilogues import assert_close
-from support.groups import GroupedProblem
+from support.groups import GroupedProblem, gathered
 from support.helpers import coarse
 from support.memory import Form, Output
 from support.properties import Types
@@ -42,9 +42,10 @@ CASES = [
 
 
 class GroupRows(GroupedProblem):
-    """Groups with an epilogue. Rows behind the last group stay as they are."""
+    """Groups with an epilogue. Rows behind the last group stay as they are. `has_index`: an index
+    names the rows of A."""
 
-    def __init__(self, function, sizes, n, k, dtype, seed=0) -> None:
+    def __init__(self, function, sizes, n, k, dtype, seed=0, has_index=False) -> None:
         accumulator = F64 if dtype == F64 else F32
         form = Form(multiple=8) if k % 8 == 0 else Form()
         super().__init__(Types(dtype, dtype, accumulator, dtype), sizes, n, k, form, form)
@@ -58,6 +59,9 @@ class GroupRows(GroupedProblem):
         # Whose sums float32 holds.
         self.a.copy_(values(*self.a.shape))
         self.b.copy_(values(*self.b.shape))
+        if has_index:
+            self.table = self.a[: rows // 2]
+            self.index, self.a = gathered(self.table, rows, self.rows)
         self.function = function
         self.given = {
             # Of other strides between groups than a row's length.
@@ -77,7 +81,7 @@ class GroupRows(GroupedProblem):
         tensors = {name: output.tensor for name, output in self.outputs.items()}
         epilogue = EpilogueArguments(function, **self.given, **tensors)
         self.args: GroupedGemmArguments = self.arguments(tensors["D"], epilogue)
-        self.said = f"{function.__name__} {sizes} {n} {k} {dtype}, seed {seed}"
+        self.said = f"{function.__name__} {sizes} {n} {k} {dtype}, seed {seed}, index {has_index}"
 
     def wanted(self) -> dict[str, torch.Tensor]:
         """The rows of all groups, in float64."""

@@ -26,6 +26,16 @@ ENDS_OUT_OF_ORDER = [
 HALF = Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16)
 
 
+def gathered(table: torch.Tensor, rows: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """An index of so many rows of a matrix, some twice, and the rows. What is behind the last group
+    names no row."""
+    generator = torch.Generator().manual_seed(rows)
+    index = torch.randint(table.shape[0], (rows,), generator=generator, dtype=torch.int32)
+    taken = table[index.long().to(table.device)]
+    index[last::2], index[last + 1 :: 2] = -1, 2**31 - 1
+    return index.to(table.device), taken
+
+
 class Groups(Problem):
     """Random groups, and the values to compare their products with."""
 
@@ -88,12 +98,17 @@ class GroupedProblem(Groups):
         self.shape = (rows + SPARE, n)
         #: Whether A and out have the shapes (1, TotalM, K) and (1, TotalM, N).
         self.leading_one = False
+        #: The index of the rows in a matrix, if A has them in another order.
+        self.index: torch.Tensor | None = None
+        self.table = self.a
 
     def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
-        a, out = (self.a[None], out[None]) if self.leading_one else (self.a, out)
+        a = self.a if self.index is None else self.table
+        a, out = (a[None], out[None]) if self.leading_one else (a, out)
         return GroupedGemmArguments(
             *(a, self.b, out, self.types.accumulator, self.offsets, epilogue),
             performance=PerformanceControls(fast_sums=self.fast_sums),
+            index=self.index,
         )
 
     def each(self, product) -> torch.Tensor:

@@ -1,15 +1,17 @@
 """``grouped_mm``, and the operator by which it differentiates."""
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cutlass_api._core import device_cc
 from cutlass_api._tracing import is_readable
 from cutlass_api.ops import _epilogues, _vmap
 from cutlass_api.ops._dense import check_differentiable
 from cutlass_api.ops._labels import SUMS, Labels, Rule, broadcast
-from cutlass_api.ops._library import empty, launch, refuse
+from cutlass_api.ops._library import empty, launch, refuse, sum_dtype
 from cutlass_api.ops._operator import OPS, Call, Gradient, Lowering, Operator
 
 
@@ -20,9 +22,13 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     zero_rest: bool = False,
+    index: Tensor | None = None,
 ) -> Tensor:
     """Rows offs[g-1] to offs[g] of A (TotalM, K) times B[g], for B (G, K, N) and offs (G,), int32
     or int64. bias (G, N): a row for each group, which is added to its rows before they are rounded.
+    index (TotalM,), int32 or int64: row i of the groups is row index[i] of A, which then has any
+    number of rows. Kernels for compute capability 9.0 read such rows of 16 bits where they are;
+    elsewhere they are copied first.
 
     Rows of the output past offs[-1] are uninitialized, as those of ``torch._grouped_mm``; with
     zero_rest, they are zeros. So is the gradient of A there.
@@ -38,10 +44,53 @@ def grouped_mm(
     operands, epilogue = [], None
     if bias is not None:
         operands, epilogue = [rows_of_groups("grouped_mm", "bias", bias, B)], _epilogues.BIAS
-    out = empty(A, B, (A.shape[0], B.shape[2]), out_dtype)
+    out = empty(A, B, (rows_in(A, index), B.shape[2]), out_dtype)
     if zero_rest:
         out.zero_()
-    return launch("grouped_mm", A, B, *operands, out=out, epilogue=epilogue, offsets=offs)
+    options = {"out": out, "epilogue": epilogue, "offsets": offs}
+    return launch_gathered("grouped_mm", index, A, B, *operands, **options)
+
+
+def launch_gathered(
+    operator: str, index: Tensor | None, A: Tensor, B: Tensor, *operands: Tensor, **options: Any
+) -> Any:
+    """A launch for the rows of A that an index names. Where kernels read rows in order only, those
+    rows are copied first; an index of no row then stands for the nearest one."""
+    if index is not None:
+        index = offsets_of(operator, index, None, "index", "row of A")
+        if all(map(reads_any_row, (A, B))):
+            try:
+                return launch(operator, A, B, *operands, index=index, **options)
+            except ValueError:
+                if A.device.type != "cuda":
+                    raise
+        # Operands that fit no kernel raise again.
+        A = A[within(index, A)]
+    return launch(operator, A, B, *operands, **options)
+
+
+def reads_any_row(operand: Tensor) -> bool:
+    """Whether kernels may read rows in any order beside this operand: on the CPU, and on compute
+    capability 9.0 for 16 bits and rows of whole 16 bytes. Without a GPU, as for 9.0."""
+    if operand.device.type != "cuda":
+        return True
+    is_half = operand.dtype in (torch.float16, torch.bfloat16)
+    strides = operand.stride()[-2:]
+    is_aligned = min(strides) == 1 and max(strides) % 8 == 0
+    return is_half and is_aligned and capability(operand.device.index or 0) == 90
+
+
+@cache
+def capability(ordinal: int) -> int:
+    try:
+        return device_cc(ordinal)
+    except RuntimeError:
+        return 90
+
+
+def rows_in(A: Tensor, index: Tensor | None) -> Any:
+    """The number of rows of the groups."""
+    return A.shape[0] if index is None else index.shape[0]
 
 
 def rows_of_groups(operator: str, name: str, bias: Tensor, B: Tensor) -> Tensor:
@@ -143,19 +192,33 @@ def grouped_mm_weight_grad(
 
 def save_grouped(ctx: Any, call: Call, output: Any) -> None:
     check_differentiable(call)
-    ctx.save_for_backward(call.A, call.B, call.offs)
+    ctx.save_for_backward(call.A, call.B, call.offs, call.index)
     ctx.bias = None if call.bias is None else call.bias.dtype
 
 
 def grouped_backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
-    A, B, offs = ctx.saved_tensors
+    A, B, offs, index = ctx.saved_tensors
     of_bias = sums_of_groups(grad, offs, ctx.bias) if needs.bias else None
     grad = grad.to(A.dtype)
-    return {
-        "bias": of_bias,
-        "A": OPS.grouped_mm(grad, B.mT, offs, zero_rest=True) if needs.A else None,
-        "B": OPS.grouped_mm_weight_grad(A, grad, offs) if needs.B else None,
-    }
+    of_a = of_b = None
+    if needs.A:
+        of_a = OPS.grouped_mm(grad, B.mT, offs, zero_rest=True)
+        of_a = of_a if index is None else added(of_a, index, A)
+    if needs.B:
+        rows = A if index is None else A[within(index, A)]
+        of_b = OPS.grouped_mm_weight_grad(rows, grad, offs)
+    return {"bias": of_bias, "A": of_a, "B": of_b}
+
+
+def within(index: Tensor, A: Tensor) -> Tensor:
+    """The index as PyTorch takes it; what is behind the last group may be no row of A."""
+    return index.clamp(0, max(A.shape[0] - 1, 0)).long()
+
+
+def added(rows: Tensor, index: Tensor, A: Tensor) -> Tensor:
+    """The gradient of A from that of the rows that an index names. Sums repeat bit for bit."""
+    total = torch.zeros_like(A, dtype=sum_dtype(A.dtype))
+    return total.index_put((within(index, A),), rows.to(total.dtype), accumulate=True).to(A.dtype)
 
 
 def sums_of_groups(rows: Tensor, offs: Tensor, dtype: torch.dtype) -> Tensor:
@@ -188,17 +251,22 @@ def grouped_flops(call: Call) -> Any:
     """Each row of A (TotalM, K) times one matrix of (G, K, N), or of grad (TotalM, N)."""
     a, b = call.factors
     rows, depth = a
-    return 2 * rows * depth * b[-1]
+    index = getattr(call, "index", None)
+    return 2 * (rows if index is None else index[0]) * depth * b[-1]
 
 
 def grouped_labels(call: Call) -> Rule:
     # Offsets count the rows of all shards, so that `m` and `g` stay whole.
     inputs: dict[str, Labels] = {"A": ("m", "k"), "B": ("g", "k", "n"), "offs": ("g",)}
+    whole = ["m"]
+    if call.index is not None:
+        inputs |= {"A": ("t", "k"), "index": ("m",)}
+        whole.append("t")
     addends = ["bias"] if call.bias is not None else []
     if addends:
         inputs["bias"] = ("g", "n")
     factors = call.operator.factors
-    return Rule([("m", "n")], inputs, whole=["m"], sums=SUMS, factors=factors, addends=addends)
+    return Rule([("m", "n")], inputs, whole=whole, sums=SUMS, factors=factors, addends=addends)
 
 
 def masked_flops(call: Call) -> Any:
@@ -227,7 +295,7 @@ def weight_gradient_labels(call: Call) -> Rule:
 
 
 def grouped_lowering(call: Call) -> Lowering | None:
-    if call.offs is None or call.bias is not None or call.zero_rest:
+    if call.offs is None or call.bias is not None or call.zero_rest or call.index is not None:
         return None
     if call.offs.dtype is not torch.int32:
         return None
@@ -237,7 +305,7 @@ def grouped_lowering(call: Call) -> Lowering | None:
 OPERATORS = (
     Operator(
         schema="grouped_mm(Tensor A, Tensor B, Tensor? offs=None, Tensor? bias=None, "
-        "ScalarType? out_dtype=None, bool zero_rest=False) -> Tensor",
+        "ScalarType? out_dtype=None, bool zero_rest=False, Tensor? index=None) -> Tensor",
         compute=grouped_mm,
         factors=("A", "B"),
         gradient=Gradient(save_grouped, grouped_backward),

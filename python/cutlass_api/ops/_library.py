@@ -85,6 +85,7 @@ def launch(
     out: Any,
     epilogue: str | None = None,
     offsets: Tensor | None = None,
+    index: Tensor | None = None,
     fast_sums: bool = False,
     element: str | None = None,
     kernel: str | None = None,
@@ -103,6 +104,7 @@ def launch(
                 out=out,
                 epilogue=epilogue,
                 offsets=offsets,
+                index=index,
                 fast_sums=fast_sums,
                 element=element,
                 kernel=kernel,
@@ -117,6 +119,7 @@ def launch(
             out=out,
             epilogue=epilogue,
             offsets=offsets,
+            index=index,
             fast_sums=fast_sums,
             element=element,
         )
@@ -137,24 +140,26 @@ def check(
     out: Any,
     epilogue: str | None,
     offsets: Tensor | None,
+    index: Tensor | None = None,
     fast_sums: bool = False,
     element: str | None = None,
 ) -> None:
     """Checks a launch of FakeTensors. A symbolic size counts as that of the example input, and the
     device meta as the CPU.
     """
-    devices = {x.device.type for x in (A, B, *operands, offsets) if isinstance(x, Tensor)}
+    devices = {x.device.type for x in (A, B, *operands, offsets, index) if isinstance(x, Tensor)}
     if "meta" in devices and len(devices) > 1:
         raise refuse(operator, "some operands are on the device meta and others are not; move them")
     try:
         a, b, *others = map(example, (A, B, *operands))
         outs = tuple(map(example, out)) if isinstance(out, tuple) else example(out)
-        ends = None if offsets is None else example(offsets)
+        ends, rows = (None if of is None else example(of) for of in (offsets, index))
         check_gemm(
             *(a, b, *others),
             out=outs,
             epilogue=epilogue,
             offsets=ends,
+            index=rows,
             fast_sums=fast_sums,
             element=element,
         )

@@ -56,6 +56,7 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     zero_rest: bool = False,
+    index: Tensor | None = None,
 ) -> Tensor:
     """``a[s:e] @ b[g] + bias[g]`` for each group g of rows s to e: the products of a mixture of
     experts, in one launch.
@@ -69,14 +70,19 @@ def grouped_mm(
     - ``out_dtype``: of the result, (TotalM, N); by default that of ``a``.
     - ``zero_rest``: whether rows of the result past ``offs[-1]`` are zeros. They are uninitialized
       otherwise, as those of ``torch._grouped_mm``.
+    - ``index``: int32 or int64 of shape (TotalM,): row i of the groups is ``a[index[i]]``, for
+      ``a`` of any number of rows. Kernels for compute capability 9.0 read such rows of float16 and
+      bfloat16 where they are; elsewhere they are copied first.
 
-    Differentiates, traces and follows autocast. The gradient of ``a`` is zero past ``offs[-1]``.
-    That of ``bias`` is the sum of each group's rows, by a product with ones.
+    Differentiates, traces and follows autocast. The gradient of ``a`` is zero past ``offs[-1]``;
+    with ``index``, it is the sum of the gradients of a row's copies. That of ``bias`` is the sum of
+    each group's rows, by a product with ones. Sums repeat bit for bit.
 
     Raises ValueError if shapes do not match or no kernel serves the dtypes; on the CPU, also if
-    offsets decrease or exceed the rows. GPU kernels clamp them.
+    offsets decrease or exceed the rows, or an index is no row of ``a``. GPU kernels clamp offsets,
+    and take another row, or zeros, for an index of no row.
     """
-    return OPS.grouped_mm(a, b, offs, bias, out_dtype, zero_rest)
+    return OPS.grouped_mm(a, b, offs, bias, out_dtype, zero_rest, index)
 
 
 def masked_grouped_mm(

@@ -55,6 +55,10 @@ impl Family for Reference {
         }
     }
 
+    fn gathers(&self, _types: Types) -> bool {
+        true
+    }
+
     fn stores_partials(&self) -> bool {
         false
     }

@@ -55,8 +55,8 @@ impl Family for Simt {
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         let [tile_m, tile_n, _] = self.tile;
-        request.gemm(|problem, offsets| {
-            let params = Params::Gemm(GemmParams::new(problem, offsets));
+        request.gemm(|problem, groups| {
+            let params = Params::Gemm(GemmParams::new(problem, groups.map(|of| &of.offsets)));
             let ctas = tiles(problem, self.groups, tile_m, tile_n);
             Launch::simple(ctas, Simt::THREADS, 0, params)
         })

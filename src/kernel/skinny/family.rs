@@ -164,7 +164,7 @@ impl Family for Skinny {
     }
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
-        request.gemm(|problem, _offsets| {
+        request.gemm(|problem, _groups| {
             let (types, target) = (request.types, request.target);
             let framed = self.framed(problem);
             let ctas_per_sm = self.ctas_per_sm(types);

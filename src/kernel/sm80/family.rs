@@ -72,8 +72,8 @@ impl Family for Sm80 {
     }
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
-        request.gemm(|problem, offsets| {
-            let params = GemmParams::new(&self.framed(problem), offsets);
+        request.gemm(|problem, groups| {
+            let params = GemmParams::new(&self.framed(problem), groups.map(|of| &of.offsets));
             let ctas = self.ctas(problem);
             let shared_bytes = self.shared_bytes(request.types);
             let target = request.target;

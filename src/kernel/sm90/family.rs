@@ -101,6 +101,10 @@ impl Family for Sm90 {
         Sm90::check_joint(self, types, joint)
     }
 
+    fn gathers(&self, types: Types) -> bool {
+        Sm90::gathers(self, types)
+    }
+
     fn sums_fast(&self) -> bool {
         self.fast_sums
     }
@@ -164,7 +168,7 @@ impl Family for Sm90 {
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         let types = request.types;
-        request.gemm(|problem, offsets| {
+        request.gemm(|problem, groups| {
             let problem = &self.doubled(problem);
             let multiprocessors = problem.multiprocessors(request.target.multiprocessors);
             let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
@@ -176,7 +180,7 @@ impl Family for Sm90 {
                 self,
                 types,
                 problem,
-                offsets,
+                groups,
                 factor,
                 panels,
                 placement,

@@ -14,7 +14,7 @@ use crate::kernel::tensor_map::TensorMap;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
 use crate::operand::View;
-use crate::problem::GemmProblem;
+use crate::problem::{GemmProblem, GroupedGemmProblem};
 
 impl Sm90 {
     /// The launch that packs operands into the workspace at this address, if any is packed.
@@ -52,15 +52,15 @@ impl Sm90 {
         }
     }
 
-    /// The launch of the kernel for a `doubled` problem. `factor`: the second matrix B of a dual
-    /// GEMM. `panels`: the further ones of a joint GEMM. `placement`: the tile order of a grid that
-    /// starts on an empty chip.
+    /// The launch of the kernel for a `doubled` problem. `groups`: what it stands for. `factor`:
+    /// the second matrix B of a dual GEMM. `panels`: the further ones of a joint GEMM. `placement`:
+    /// the tile order of a grid that starts on an empty chip.
     #[allow(clippy::too_many_arguments)]
     pub fn launch(
         &self,
         types: Types,
         problem: &GemmProblem,
-        offsets: Option<&View>,
+        groups: Option<&GroupedGemmProblem>,
         factor: Option<&View>,
         panels: &[&View],
         placement: Option<&Placement>,
@@ -116,7 +116,9 @@ impl Sm90 {
             }
         };
         let map = |at: usize| map_of(at, if at == of_b { &first_b } else { sides[at].view });
-        let mut maps = [(!self.loads_by_threads()).then(|| map(0)), Some(map(1))];
+        let gathered = groups.filter(|of| of.gathers());
+        let by_threads = self.loads_by_threads() || gathered.is_some();
+        let mut maps = [(!by_threads).then(|| map(0)), Some(map(1))];
         let mut reversed = false;
         if let (Some(factor), Some(map)) = (factor.filter(|_| self.dual), &mut maps[of_b])
             && factor.numel() > 0
@@ -147,6 +149,7 @@ impl Sm90 {
             },
             l2_promotion: TensorMap::PROMOTE_256,
         };
+        let along = |dimension: usize| sides[0].view.stride[dimension];
         let scalars = Sm90Scalars {
             out: out.data,
             out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
@@ -159,11 +162,18 @@ impl Sm90 {
             band: placement
                 .map_or_else(|| self.band(&self.grid(problem)), |placement| placement.band)
                 as i32,
-            boxes: [0, 1].map(|at| self.box_rows(&sides, at) as i32),
-            offsets: GroupOffsets::new(offsets),
-            a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
-            a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
-            workspace: if self.over_grid { workspace } else { 0 },
+            boxes: [
+                gathered.map_or_else(|| self.box_rows(&sides, 0) as i32, |of| of.a.shape[1] as i32),
+                self.box_rows(&sides, 1) as i32,
+            ],
+            offsets: GroupOffsets::new(groups.map(|of| &of.offsets)),
+            a: if by_threads { sides[0].view.data } else { 0 },
+            a_stride: [gathered.map_or(along(0), |of| of.index.stride[2]), along(sides[0].rows)],
+            workspace_or_index: match gathered {
+                Some(of) => of.index.data,
+                None if self.over_grid => workspace,
+                None => 0,
+            },
             splits_or_stacked: match (self.groups, out.stride[0]) {
                 (Groups::AlongM, 0) => -1,
                 // Masked: the output has a matrix for each group.

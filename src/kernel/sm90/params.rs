@@ -37,15 +37,15 @@ pub struct Sm90Scalars {
     /// Clusters along M that are walked before the next along N (`Sm90::band`).
     pub band: i32,
     /// Rows of a box of each K-major operand: the whole slice if threads load A, the longer slice
-    /// if slices are unequal.
+    /// if slices are unequal. If A is gathered, in place of its box: its rows.
     pub boxes: [i32; 2],
     pub offsets: GroupOffsets,
     /// Address, and strides along batch and rows in elements, of an A that threads load; else 0.
-    /// Such an A has no map.
+    /// Such an A has no map. If A is gathered, the stride of the index in place of the first.
     pub a: u64,
     pub a_stride: [i64; 2],
-    /// Address of a grid split's workspace, else 0.
-    pub workspace: u64,
+    /// Address of a grid split's workspace; of the index of A's rows; else 0.
+    pub workspace_or_index: u64,
     /// Slices of K; with groups along M, -1, or 0 if they are masked.
     pub splits_or_stacked: i32,
     /// 1 if the second matrix B of a dual GEMM comes first in the tile: it has the lower address.
@@ -65,5 +65,5 @@ assert_fields!(
     boxes: 448 - MAPS_BYTES,
     offsets: 456 - MAPS_BYTES,
     a: 472 - MAPS_BYTES,
-    workspace: 496 - MAPS_BYTES,
+    workspace_or_index: 496 - MAPS_BYTES,
 );

@@ -60,6 +60,16 @@ impl Sm90 {
             && self.leaves_registers_for_epilogues(types)
     }
 
+    /// Whether the configuration also takes an index of A's rows: groups of rows on the program's
+    /// M, a K-major A of 16 bits, CTAs that do not share A (`GATHERS` of the program).
+    pub fn gathers(&self, types: Types) -> bool {
+        self.groups == Groups::AlongM
+            && !self.crossed()
+            && self.k_major()[0]
+            && types.class() == ProductClass::Half
+            && self.cluster[1] == 1
+    }
+
     /// Checks that the configuration also multiplies A by several matrices B: 16-bit operands, B
     /// K-major, no packing, no loads by threads, no groups. A tile lies in one matrix, and the CTAs
     /// that share it load equal slices, which one tensor map a matrix serves.

@@ -63,12 +63,12 @@ fn few_tiles_of_deep_k_are_split() {
         if config.over_grid {
             // All CTAs run at once on an H100, and the workspace holds the partial sums of each.
             assert!(launch.grid <= 132 && scalars.splits_or_stacked == splits as i32 && splits > 1);
-            assert_eq!(scalars.workspace, 1 << 30);
+            assert_eq!(scalars.workspace_or_index, 1 << 30);
             let bytes = u64::from(tiles * 256)
                 + u64::from(launch.grid * config.tile[0] * config.tile[1] * 4);
             assert_eq!(kernel.workspace_bytes(&problem), bytes, "{kernel}");
         } else {
-            assert_eq!((scalars.workspace, kernel.workspace_bytes(&problem)), (0, 0));
+            assert_eq!((scalars.workspace_or_index, kernel.workspace_bytes(&problem)), (0, 0));
         }
     }
 }
