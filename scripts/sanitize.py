@@ -38,6 +38,7 @@ from cutlass_api.arguments import (
 )
 from cutlass_api.bench.ladder import STEPS
 from cutlass_api.metadata import GemmOperandsMetadata, Sm90DesignMetadata
+from sanitize_groups import groups, slots
 
 T = TypeVar("T")
 
@@ -283,7 +284,7 @@ def products(results: Results, part: str, batches: int) -> None:
         results.compare(f"{name} {layout}", on_cpu(out), rounded.to(types[2]))
 
 
-# Elementwise sums, grouped GEMMs, reductions, block scales.
+# Elementwise sums, reductions, block scales.
 
 
 def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
@@ -305,28 +306,6 @@ def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None
                     on_cpu(out),
                     a_cpu + b_cpu,
                 )
-
-
-def groups(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
-    ends = torch.tensor([0, 5, 5, 70, 71, 131], dtype=torch.int32)
-    for dtype, (n, k) in [
-        (torch.bfloat16, (136, 72)),
-        (torch.float16, (131, 77)),
-        (torch.float32, (131, 77)),
-    ]:
-        a, b = torch.randn(131, k).to(dtype), torch.randn(6, n, k).to(dtype)
-        starts = [0, *ends.tolist()[:-1]]
-        pieces = [
-            a[start:end].double() @ b[group].double().T
-            for group, (start, end) in enumerate(zip(starts, ends.tolist(), strict=True))
-        ]
-        out = torch.empty(131, n, dtype=dtype, device="cuda")
-        args = GroupedGemmArguments(a.cuda(), b.cuda().transpose(1, 2), out, "float32", ends.cuda())
-        for kernels in by_family(list(filter(wanted, cutlass_api.get_kernels(args)))):
-            for kernel in results.mine(dict.fromkeys([kernels[0], kernels[-1]])):
-                out.copy_(torch.full(out.shape, torch.nan, dtype=dtype))
-                run(kernel, args)
-                results.compare(kernel.metadata.kernel_name, out, torch.cat(pieces))
 
 
 def reductions(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
@@ -486,8 +465,12 @@ def main() -> int:
         products(results, arguments.only, arguments.batches)
     if arguments.batches == 2:
         ladder(results, arguments.only)
-        for more in (sums, groups, reductions, scales, weights, joints, prologues):
-            more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
+        wanted = lambda kernel: arguments.only in kernel.metadata.kernel_name  # noqa: E731
+        for more in (sums, reductions, scales, weights, joints, prologues):
+            more(results, wanted)
+        groups(results, wanted, run)
+        if arguments.only in "slots":
+            slots(results)
     total, seconds = results.families.total(), time.time() - start
     print(f"{total} results in {seconds:.1f} s: {json.dumps(results.families)}", flush=True)
     for name in results.wrong:

@@ -106,6 +106,8 @@ class Case:
     ends: tuple[int, ...] = ()
     #: Whether A and out of a grouped GEMM have rank 3.
     leading_one: bool = False
+    #: Whether an index names the rows of A, which lie in another order.
+    by_index: bool = False
     a: Form = PLAIN
     b: Form = PLAIN
     out: Form = PLAIN

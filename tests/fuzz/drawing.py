@@ -84,6 +84,7 @@ def draw(seed: int, limits: Limits, only: str = "") -> Case:
         batch=chance.choice([0, 1, 1, 2, 2, 3, 4, 5]) if is_batch else None,
         ends=(0,) * chance.choice([0, 1, 2, 3, 5, 8, 40, 70]) if operation in GROUPS else (),
         leading_one=operation == GROUPED and chance.random() < 0.2,
+        by_index=operation == GROUPED and codes is None and program.random() < 0.3,
         a_scales=a_scales,
         b_scales=b_scales,
         codes=codes,

@@ -198,6 +198,9 @@ class Operands:
             fields = self.weight.tensors()
             del fields["permutation"]
             b = type(self.weight).from_tensors(fields)
+        index = None
+        if case.by_index:
+            a, index = self._shuffled()
         if case.leading_one:
             a, out = a[None], out[None]
         parameters = dict(self.parameters)
@@ -211,7 +214,21 @@ class Operands:
             return arguments.GemmArguments(a, b, out, accumulator, epilogue, controls)
         offsets = torch.tensor(case.ends, dtype=torch.int32, device=memory.DEVICE)
         self.inputs["offsets"] = offsets
-        return arguments.GroupedGemmArguments(a, b, out, accumulator, offsets, epilogue, controls)
+        return arguments.GroupedGemmArguments(
+            a, b, out, accumulator, offsets, epilogue, controls, index
+        )
+
+    def _shuffled(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of A in another order, and the index that restores it. Behind the last group, it
+        may name no row."""
+        order = torch.randperm(self.case.m, generator=self.generator, device=memory.DEVICE)
+        self.inputs["shuffled"] = table = random_operand(
+            self.a.shape, self.a.dtype, self.case.a, self.generator, True
+        )
+        table[order] = self.a
+        order[min(max(0, *self.case.ends, 0), self.case.m) :: 2] = -1
+        self.inputs["index"] = order.int()
+        return table, self.inputs["index"]
 
     def _scaled(
         self, factor: str, tensor: torch.Tensor, parameters: dict[str, object]

@@ -24,7 +24,7 @@ def smaller(case: Case) -> Iterator[Case]:
     for name in ("a", "b", "out"):
         for form in _plainer(getattr(case, name)):
             yield replace(case, **{name: form})
-    for name in ("leading_one", "scaled_tensors", "fast_sums"):
+    for name in ("leading_one", "by_index", "scaled_tensors", "fast_sums"):
         if getattr(case, name):
             yield replace(case, **{name: False})
     for name, step in steps.items():
