@@ -128,6 +128,11 @@ fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
         vec![shared >> RANK_BIT]
     };
     let bytes = map.element_bytes()?;
+    // Hopper raises an illegal instruction.
+    if first[0] * bytes as i64 % 16 != 0 {
+        let (place, kind) = (first[0], if is_load { "load" } else { "store" });
+        return Err(format!("a {kind} of a box from element {place}, not a multiple of 16 bytes"));
+    }
     let [width, outer @ ..] = map.box_extents.map(u64::from);
     let rows: u64 = outer.iter().product();
     let row_bytes = match map.swizzle {
