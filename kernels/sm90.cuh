@@ -24,7 +24,8 @@
 //            has a matrix A instead, and the rows lie along n. Masked: the operand of rows and the
 //            output have a matrix for each group, of which the first rows exist. ALONG_K: the
 //            groups divide K of A and B, with a matrix of the output each. The last K block of a
-//            group may hold K of the next group, which consumers overwrite by zeros.
+//            group, and the first of 8-bit elements, may hold K of other groups, which consumers
+//            overwrite by zeros.
 // Elements   A and B have the same type: f16, bf16, f32 as tf32, s8, u8; or each is e4m3 or e5m2;
 //            or MIXED: A is s8, u8, e4m3 or codes of 4 bits, and B f16 or bf16. Accumulators are
 //            f32, for f16 also f16, for s8 and u8 s32. wgmma reads operands of other than 16 bits
@@ -214,9 +215,10 @@ struct Sm90Gemm {
         if (Config::RELEASES_STAGES && (tile.m + warpgroup_m >= end_m || tile.n >= end_n))
           Consumer::release_stages(slot, tile_blocks, rank, warpgroup, pipeline);
         else {
-          Consumer::multiply(
-              slot, tile_blocks, ALONG_K ? tile.depth : 0, rank, warpgroup, pipeline,
-              Scales(params, epilogue, tile.batch, m, tile.n, first_block * Config::TILE_K));
+          Consumer::multiply(slot, tile_blocks, ALONG_K ? tile.depth : 0, ALONG_K ? tile.head : 0,
+                             rank, warpgroup, pipeline,
+                             Scales(params, epilogue, tile.batch, m, tile.n,
+                                    ALONG_K ? tile.k : first_block * Config::TILE_K));
           // On this path only: where both paths meet, ptxas would complete each wgmma before the
           // next.
           if constexpr (Factors::PRESENT)

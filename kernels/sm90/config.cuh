@@ -79,8 +79,9 @@ struct Sm90Config {
   static_assert(TILE_M == CONSUMERS_PER_TILE * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 &&
                 TILE_N <= 256);
   static_assert(!GROUPED || SPLIT == 1);
-  // The boxes of a K-major operand would begin anywhere along their contiguous dimension.
-  static_assert(!ALONG_K || (bits_of<A_> == 16 && bits_of<B_> == 16 && !A_K_MAJOR && !B_K_MAJOR));
+  // Consumers clear lines of MN-major tiles, and bytes of K-major ones.
+  static_assert(!ALONG_K || (A_K_MAJOR ? bits_of<A_> == 8 && bits_of<B_> == 8 && B_K_MAJOR
+                                       : bits_of<A_> == 16 && bits_of<B_> == 16 && !B_K_MAJOR));
 
   // ---- operands ----
 

@@ -31,12 +31,12 @@ template <class Config> struct Sm90Consumer {
 
   // Multiplies one tile. Two K blocks are in flight: block i + 1 is issued before block i is
   // complete; then the stage of block i is released.
-  // `depth`: the extent of K, if ALONG_K.
-  static __device__ __forceinline__ void multiply(Slot& slot, int blocks, int depth, unsigned rank,
-                                                  int warpgroup, const Pipeline& pipeline,
-                                                  Scales scales) {
+  // `depth` and `head`: those of the tile (sm90/tile_order.cuh), if ALONG_K.
+  static __device__ __forceinline__ void multiply(Slot& slot, int blocks, int depth, int head,
+                                                  unsigned rank, int warpgroup,
+                                                  const Pipeline& pipeline, Scales scales) {
     if constexpr (Registers::CHAINED && Registers::CHAIN == 1) {
-      multiply_promoted(slot, blocks, rank, warpgroup, pipeline, scales);
+      multiply_promoted(slot, blocks, depth, head, rank, warpgroup, pipeline, scales);
       return;
     }
     // Two consumers end their chains at different K blocks: while one adds up, the other
@@ -64,8 +64,7 @@ template <class Config> struct Sm90Consumer {
         // cp.async writes through the generic proxy; wgmma reads through the async proxy.
         if constexpr (Config::A_BY_THREADS) ptx::fence_async_proxy();
         if constexpr (Config::ALONG_K)
-          if (const int left = depth - block * Config::TILE_K; left < Config::TILE_K)
-            clear_rest(stage, left, warpgroup);
+          clear_others(stage, block == 0 ? head : 0, depth - block * Config::TILE_K, warpgroup);
         // The first block of a tile, or of a chain, overwrites the accumulators.
         const bool adds =
             block > 0 && (!Registers::CHAINED || (chained + block) % Registers::CHAIN > 0);
@@ -93,35 +92,70 @@ template <class Config> struct Sm90Consumer {
     Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
   }
 
-  // Overwrites the K of the next group in the last block of a group by zeros, from `left` on: of
-  // this warpgroup's rows of A, and of all columns of B. (Zeros in one operand do not suffice: the
-  // other may be NaN.) Each index of K is a line of a box, so that the swizzle permutes zeros.
-  // Warpgroups that share a tile write the same zeros to B, and each waits for its own only.
-  static __device__ __forceinline__ void clear_rest(unsigned stage, int left, int warpgroup) {
-    const unsigned thread = threadIdx.x % Config::WARPGROUP;
-    auto clear = [&](unsigned box, int row_bytes) {
+  // Overwrites the K of other groups in a block by zeros, before `first` and from `end` on: of this
+  // warpgroup's rows of A, and of all columns of B. (Zeros in one operand do not suffice: the other
+  // may be NaN.) Warpgroups that share a tile write the same bytes to B, and each waits for its own
+  // only.
+  static __device__ __forceinline__ void clear_others(unsigned stage, int first, int end,
+                                                      int warpgroup) {
+    if (end >= Config::TILE_K && (!Config::A_K_MAJOR || first == 0)) return;
+    const unsigned a = stage +
+                       (Config::PING_PONG ? 0 : warpgroup * Config::M_BLOCKS) * Memory::BLOCK_BYTES,
+                   b = stage + Memory::A_BYTES;
+    if constexpr (Config::A_K_MAJOR) {
+      clear_bytes(a, Config::M_BLOCKS * 64, first, end);
+      clear_bytes(b, Config::TILE_N, first, end);
+    } else {
 #pragma unroll 1
-      for (int at = left * row_bytes + thread * 16; at < Config::TILE_K * row_bytes;
-           at += Config::WARPGROUP * 16)
-        ptx::store_shared(box + at, ptx::Vector{});
-    };
+      for (int block = 0; block < Config::M_BLOCKS; ++block)
+        clear_lines(a + block * Memory::BLOCK_BYTES, Config::A_ROW_BYTES, end);
 #pragma unroll 1
-    for (int block = 0; block < Config::M_BLOCKS; ++block)
-      clear(stage + ((Config::PING_PONG ? 0 : warpgroup * Config::M_BLOCKS) + block) *
-                        Memory::BLOCK_BYTES,
-            Config::A_ROW_BYTES);
-#pragma unroll 1
-    for (int box = 0; box < Memory::B_BYTES; box += Config::TILE_K * Config::B_ROW_BYTES)
-      clear(stage + Memory::A_BYTES + box, Config::B_ROW_BYTES);
+      for (int box = 0; box < Memory::B_BYTES; box += Config::TILE_K * Config::B_ROW_BYTES)
+        clear_lines(b + box, Config::B_ROW_BYTES, end);
+    }
     // wgmma reads through the async proxy.
     ptx::fence_async_proxy();
     Pipeline::sync_warpgroup();
   }
 
+  // Of an MN-major box. Each index of K is a line, so that the swizzle permutes zeros.
+  static __device__ __forceinline__ void clear_lines(unsigned box, int row_bytes, int end) {
+    const unsigned thread = threadIdx.x % Config::WARPGROUP;
+#pragma unroll 1
+    for (int at = end * row_bytes + thread * 16; at < Config::TILE_K * row_bytes;
+         at += Config::WARPGROUP * 16)
+      ptx::store_shared(box + at, ptx::Vector{});
+  }
+
+  // Of a K-major tile of 8-bit elements. Each index of K is a byte of a row. The 128-byte swizzle
+  // moves pieces of 16 bytes. Those that also hold K of the group are read first.
+  static __device__ __forceinline__ void clear_bytes(unsigned tile, int rows, int first, int end) {
+    // The bytes of a word before byte `count`.
+    auto before = [](int count) { return count <= 0 ? 0u : ~0u >> (32 - 8 * min(count, 4)); };
+    const int thread = threadIdx.x % Config::WARPGROUP;
+#pragma unroll 1
+    for (int piece = 0; piece < 128; piece += 16) {
+      const int from = first - piece, to = end - piece;
+      if (from <= 0 && to >= 16) continue;
+#pragma unroll 1
+      for (int row = thread; row < rows; row += Config::WARPGROUP) {
+        const unsigned at = tile + row * 128 + (piece ^ row % 8 << 4);
+        ptx::Vector vector{};
+        if (from < 16 && to > 0) {
+          ptx::load_shared(vector.words, at);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) vector.words[i] &= before(to - 4 * i) & ~before(from - 4 * i);
+        }
+        ptx::store_shared(at, vector);
+      }
+    }
+  }
+
   // The same where the sums of each K block, or of each part with a factor of its own, start from
   // zero and are added to the totals. While a consumer waits and adds up, the other one multiplies.
-  static __device__ __forceinline__ void multiply_promoted(Slot& slot, int blocks, unsigned rank,
-                                                           int warpgroup, const Pipeline& pipeline,
+  static __device__ __forceinline__ void multiply_promoted(Slot& slot, int blocks, int depth,
+                                                           int head, unsigned rank, int warpgroup,
+                                                           const Pipeline& pipeline,
                                                            Scales& scales) {
     static_assert(Config::M_BLOCKS == 1 && !Config::PING_PONG && Config::A_K_MAJOR);
     constexpr int PARTS = Scales::PARTS, SUMS = Registers::SUMS;
@@ -148,6 +182,10 @@ template <class Config> struct Sm90Consumer {
           a = ptx::matrix_descriptor(stage + warpgroup * Memory::BLOCK_BYTES, 0);
           b = ptx::matrix_descriptor(stage + Memory::A_BYTES, 0);
           ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+          if constexpr (Config::ALONG_K) {
+            clear_others(stage, head, depth, warpgroup);
+            head = 0, depth -= Config::TILE_K;
+          }
         }
         // Descriptors count 16 bytes: a K block has 8.
         ptx::wgmma_fence();

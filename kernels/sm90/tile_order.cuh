@@ -7,13 +7,14 @@
 #include "common/groups.cuh"
 #include "sm90/config.cuh"
 #include "sm90/params.cuh"
+#include "sm90/scales.cuh"
 
 template <class Config> struct Sm90TileOrder {
   // This CTA's tile: first row and column. If GROUPED, `batch` is the group. If ALONG_M, `end` is
-  // the row of the output after the group's last. If ALONG_K, `k` is the group's first index of K,
-  // and `depth` the extent of K, at least 1.
+  // the row of the output after the group's last. If ALONG_K, the tile multiplies the indices of K
+  // from `k` on, `depth` of them, at least 1, of which the first `head` precede the group.
   struct Tile {
-    int batch, m, n, end, k, depth;
+    int batch, m, n, end, k, depth, head;
     // What lies along m and along n ends here: that of all, or of the tile's group.
     __device__ __forceinline__ int end_m(const Sm90Params& params) const {
       return Config::ALONG_M && !Config::OUT_TRANSPOSED ? end : params.m;
@@ -62,6 +63,11 @@ template <class Config> struct Sm90TileOrder {
 
   // The same, where the matrices are those of groups along K. Every call takes a whole warp.
   struct Deep : Batched {
+    // What `Tile::k` is a multiple of. A box of a K-major operand begins at a multiple of 16 bytes
+    // (TMA raises an illegal instruction otherwise); scales of blocks, at those of a K block.
+    static constexpr int STEP = !Config::A_K_MAJOR            ? 1
+                                : Sm90Scales<Config>::PRESENT ? Config::TILE_K
+                                                              : 128 / bits_of<typename Config::A>;
     int k;
     GroupDepths depths;
     __device__ __forceinline__ Deep(const Sm90Params& params)
@@ -70,8 +76,9 @@ template <class Config> struct Sm90TileOrder {
       Tile tile = Batched::operator[](index);
       const auto [start, length] = depths[tile.batch];
       // Without K, multiply one block beyond K, which TMA reads as zeros.
-      tile.k = length > 0 ? start : k + 1;
-      tile.depth = length > 0 ? length : Config::TILE_K;
+      tile.head = length > 0 ? start % STEP : 0;
+      tile.k = length > 0 ? start - tile.head : (k / STEP + 1) * STEP;
+      tile.depth = length > 0 ? tile.head + length : Config::TILE_K;
       return tile;
     }
     // The K blocks of a tile, which may be beyond the last one.

@@ -49,6 +49,21 @@ pub(super) fn eight_bit() -> Vec<Shape> {
     ]
 }
 
+/// As `along_k`, for float8.
+pub(super) fn eight_bit_along_k() -> Vec<Shape> {
+    vec![
+        cooperative([128, 160], [2, 1]),
+        cooperative([128, 128], [2, 1]),
+        cooperative([128, 128], [1, 1]),
+        cooperative([64, 64], [1, 1]),
+    ]
+}
+
+/// The same without totals.
+pub(super) fn fast_sums_along_k() -> Vec<Shape> {
+    vec![cooperative([128, 256], [2, 1]), ping_pong(128, [2, 1])]
+}
+
 /// Along M of a mixed product, whose groups lie along the program's columns: tiles of `codes`, for
 /// any number of rows. There are many tiles, one or more for each group, so that no split pays. Two
 /// consumers of 32 columns, of which a multiprocessor holds two CTAs, spill with zero points.

@@ -158,6 +158,12 @@ impl Sm90 {
             offer(grouped_shapes::eight_bit(), kind);
             if class == ProductClass::Float8 {
                 offer(grouped_shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
+                // Gradients of weights are seldom stored in 8 bits.
+                if !types.out.is_float8() {
+                    let kind = Sm90 { groups: Groups::AlongK, ..kind };
+                    offer(grouped_shapes::eight_bit_along_k(), kind);
+                    offer(grouped_shapes::fast_sums_along_k(), Sm90 { fast_sums: true, ..kind });
+                }
             }
         }
         if class == ProductClass::Mixed && types.b.is_widened() {
@@ -182,8 +188,9 @@ impl Sm90 {
                     },
                 );
             }
-            // A group begins anywhere along K. A box begins at multiples of 16 bytes along the
-            // contiguous dimension, so that neither operand is K-major.
+            // A group begins anywhere along K, and a box at multiples of 16 bytes along the
+            // contiguous dimension. If neither operand is K-major, only the last K block of a group
+            // holds K of another group.
             let layout = Layout { a: Major::Column, b: Major::Row, out: Major::Row };
             let kind = Sm90 { groups: Groups::AlongK, ..Sm90::of(layout) };
             offer(grouped_shapes::along_k(), kind);

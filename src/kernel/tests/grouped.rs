@@ -149,6 +149,25 @@ fn groups_along_k_are_a_batch_that_shares_a_and_b() {
 }
 
 #[test]
+fn groups_along_k_of_float8_are_loaded_along_k() {
+    let [m, n, k] = [2048, 768, 8192];
+    let problem = grouped_along_k(DType::E4m3, [m, n, k], 128);
+    assert_eq!(first_for(&problem).family(), "sm90");
+    let mut tiles = BTreeSet::new();
+    for kernel in kernels_for(&problem).filter(|kernel| kernel.family() == "sm90") {
+        let Params::Sm90(params) = launch_of(kernel, &problem).params else { panic!("{kernel}") };
+        params.maps.iter().flatten().for_each(|map| assert_valid(map, kernel));
+        let extents = [0, 1].map(|at| params.maps[at].map(|map| map.extents));
+        assert_eq!(extents, [m, n].map(|rows| Some([k as u64, rows as u64, 1])), "{kernel}");
+        let Design::Sm90(config) = kernel.design else { panic!("{kernel}") };
+        tiles.insert(config.tile);
+    }
+    assert!(tiles.len() >= 3);
+    // Rows of 8200 bytes.
+    assert_eq!(first_for(&grouped_along_k(DType::E4m3, [m, n, 8200], 128)).family(), "simt");
+}
+
+#[test]
 fn the_cost_of_groups_along_k_counts_all_of_k_once() {
     let seconds = |k, groups| {
         let problem = grouped_along_k(Bf16, [2048, 768, k], groups);

@@ -71,12 +71,17 @@ fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step:
     Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, F32).expect("shapes agree"))
 }
 
-/// Groups along K of operands that are contiguous along M and N.
+/// Groups along K of operands that are contiguous along M and N; of 8 bits, along K, with a Bf16
+/// output.
 fn grouped_along_k(dtype: DType, [m, n, k]: [i64; 3], groups: i64) -> Problem {
     let device = DeviceId::Cuda(0);
-    let a = matrix(dtype, device, m, k, Major::Column);
-    let b = matrix(dtype, device, k, n, Major::Row);
-    let out = matrix(dtype, device, m, n, Major::Row);
+    let (of_a, of_b, of_out) = match dtype.bits() {
+        8 => (Major::Row, Major::Column, Bf16),
+        _ => (Major::Column, Major::Row, dtype),
+    };
+    let a = matrix(dtype, device, m, k, of_a);
+    let b = matrix(dtype, device, k, n, of_b);
+    let out = matrix(of_out, device, m, n, Major::Row);
     let out = View { rank: 3, shape: [groups, m, n], stride: [m * n, n, 1], ..out };
     let ends = matrix(DType::I32, device, 1, groups, Major::Row);
     let offsets = View { rank: 1, data: 1 << 30, ..ends };
