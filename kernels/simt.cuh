@@ -107,7 +107,7 @@ struct SimtGemm {
                                  class_of<B> == ElementClass::HALF;
   static constexpr int CHAIN = 4;
   static_assert(TILE_K % CHAIN == 0);
-  static_assert(!Epilogue::SCALES || (is_same<Accumulator, f32> && GROUPS != Groups::ALONG_K));
+  static_assert(!Epilogue::SCALES || is_same<Accumulator, f32>);
   static constexpr int SUM_REGISTERS = PER_M * PER_N * (bits_of<Accumulator> == 64 ? 2 : 1) *
                                        (NARROW    ? 3
                                         : BLOCKED ? 2
@@ -169,11 +169,13 @@ struct SimtGemm {
                params.b_stride[0] * position.batch + params.b_stride[1] * position.start_k,
                params.b_stride[2], params.b_stride[1], tile_n, params.n);
 
-    // Block scales apply to each element, so that blocks may have any extents.
+    // Block scales apply to each element, so that blocks may have any extents. They count the K of
+    // all groups.
     int k_left = position.k, current = 0;
+    const int end_k = position.start_k + position.k;
     const auto scaled_a = [&](Accumulator x, int m, int k) {
       if constexpr (Epilogue::A_DEPTH > 0) {
-        const int block = (params.k - k_left + k) / Epilogue::A_DEPTH;
+        const int block = (end_k - k_left + k) / Epilogue::A_DEPTH;
         if constexpr (Epilogue::A_ZERO) x -= epilogue.zero_a(position.batch, m, block);
         x *= epilogue.scale_a(position.batch, m, block);
       }
@@ -181,7 +183,7 @@ struct SimtGemm {
     };
     const auto scaled_b = [&](Accumulator x, int n, int k) {
       if constexpr (Epilogue::B_DEPTH > 0) {
-        const int block = (params.k - k_left + k) / Epilogue::B_DEPTH;
+        const int block = (end_k - k_left + k) / Epilogue::B_DEPTH;
         if constexpr (Epilogue::B_ZERO) x -= epilogue.zero_b(position.batch, n, block);
         x *= epilogue.scale_b(position.batch, n, block);
       }

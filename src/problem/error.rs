@@ -250,12 +250,6 @@ pub enum ProblemError {
     ScaledSum,
 
     #[error(
-        "A or B has scales, which no product with groups along K applies; multiply one of them by \
-         its scales first"
-    )]
-    ScaledGroupsAlongK,
-
-    #[error(
         "the epilogue scales blocks of A or B along K, which requires accumulator_type float32, \
          but it is {accumulator}"
     )]

@@ -19,11 +19,6 @@ pub fn check_factors(problem: &Problem, scaling: &Scaling) -> Result<(), Problem
     if problem.product().is_none() {
         return Err(ProblemError::ScaledSum);
     }
-    if let Problem::GroupedGemm(grouped) = problem
-        && grouped.is_along_k()
-    {
-        return Err(ProblemError::ScaledGroupsAlongK);
-    }
     let accumulator = problem.accumulator();
     if accumulator != DType::F32 {
         return Err(ProblemError::ScaleAccumulator { accumulator });
@@ -41,7 +36,8 @@ pub fn check_factors(problem: &Problem, scaling: &Scaling) -> Result<(), Problem
 ///
 /// The view has the factor's order of dimensions, in blocks: (L, rows, depth) of A, (L, depth,
 /// columns) of B. The batch stride is 0 if all matrices share the scales. The view of swizzled
-/// scales holds a tile's 512 scales as columns: (L, tiles down, 512 * tiles across).
+/// scales holds a tile's 512 scales as columns: (L, tiles down, 512 * tiles across). Of groups
+/// along K, blocks count the K of all groups.
 pub fn scale_view(
     name: &'static str,
     is_zero: bool,

@@ -184,8 +184,9 @@ unsafe fn multiply_parts(
             let (out, options) = (matrix(&out), options);
             let product = GemmProblem { a, b, out, accumulator, options, ..GemmProblem::UNREAD };
             let epilogue = epilogue.map(|bound| bound.of_group(matrix, View::clone));
+            let origin = Origin { k: part.start, ..Origin::default() };
             // SAFETY: a group is a part of each operand, and groups share no matrix of the output.
-            unsafe { multiply_at(&product, epilogue.as_ref(), Origin::default()) }
+            unsafe { multiply_at(&product, epilogue.as_ref(), origin) }
         });
     }
     groups.par_iter().enumerate().try_for_each(|(group, part)| {
@@ -209,7 +210,7 @@ unsafe fn multiply_parts(
                 options,
                 ..GemmProblem::UNREAD
             };
-            let origin = Origin { row: part.start, group: group as i64 };
+            let origin = Origin { row: part.start, group: group as i64, k: 0 };
             multiply_at(&product, epilogue.as_ref(), origin)
         }
     })

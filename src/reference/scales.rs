@@ -7,12 +7,15 @@ use super::scratch::{Region, ScratchMatrix};
 use crate::epilogue::{BlockScale, BoundEpilogue, Value};
 use crate::operand::{DType, View};
 
-/// Where the rows and the matrix of a group lie among those of a grouped GEMM; zeros for a GEMM.
+/// Where the rows, the matrix or the K of a group lie among those of a grouped GEMM; zeros for a
+/// GEMM.
 #[derive(Clone, Copy, Default)]
 pub struct Origin {
     /// The group's first row in A.
     pub row: i64,
     pub group: i64,
+    /// The group's first index of K, of groups along K.
+    pub k: i64,
 }
 
 /// Replaces the elements of a region of A and of B by (element - zero point) * scale.
@@ -32,14 +35,16 @@ pub unsafe fn scale_factors(
         let Region { batch, rows, columns } = left_region;
         let rows = rows.start + origin.row..rows.end + origin.row;
         let (row_step, step) = (left.row_stride, left.column_stride);
-        let axes = (rows, row_step as usize, columns.clone(), step as usize);
+        let deep = columns.start + origin.k..columns.end + origin.k;
+        let axes = (rows, row_step as usize, deep, step as usize);
         // SAFETY: guaranteed by the caller.
         unsafe { scale(bound, of, true, *batch + origin.group, axes, &mut left.values) };
     }
     if let Some(of) = scaling.b {
         let Region { batch, rows, columns } = right_region;
         let (row_step, step) = (right.row_stride, right.column_stride);
-        let axes = (columns.clone(), step as usize, rows.clone(), row_step as usize);
+        let deep = rows.start + origin.k..rows.end + origin.k;
+        let axes = (columns.clone(), step as usize, deep, row_step as usize);
         // SAFETY: guaranteed by the caller.
         unsafe { scale(bound, of, false, *batch + origin.group, axes, &mut right.values) };
     }

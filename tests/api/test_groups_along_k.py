@@ -88,14 +88,17 @@ def test_wrong_offsets_are_refused_before_anything_is_written(ends):
     assert operands(args)[2].isnan().all()
 
 
-def test_scales_are_refused():
+def test_scales_of_blocks_count_the_k_of_all_groups():
     float8 = torch.float8_e4m3fn
-    a, b = torch.ones(4, 32).to(float8), torch.ones(32, 6).to(float8)
+    a, b = torch.randn(4, 64).to(float8), torch.randn(64, 6).to(float8)
+    scale, ends = torch.rand(4, 2) + 0.5, ENDS * 7
     mode, swizzle = ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone
-    scaled = ScaledTensor(a, torch.ones(4, 1), mode, swizzle)
-    args = GroupedGemmArguments(scaled, b, torch.ones(5, 4, 6), torch.float32, ENDS)
-    with pytest.raises(IndexError, match="A or B has scales, which no product with groups along K"):
-        cutlass_api.get_kernels(args)[0]
+    out = torch.full((5, 4, 6), torch.nan)
+    run_first(GroupedGemmArguments(ScaledTensor(a, scale, mode, swizzle), b, out, "float32", ends))
+    left = a.double() * scale.double().repeat_interleave(32, 1)
+    spans = zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True)
+    wanted = [left[:, start:end] @ b[start:end].double() for start, end in spans]
+    torch.testing.assert_close(out, torch.stack(wanted).float())
 
 
 @pytest.mark.parametrize("layout", ["ntt", "ttt", "nnt", "tnt"])

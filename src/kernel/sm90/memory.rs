@@ -4,6 +4,7 @@ use super::config::{ROW_BYTES, Schedule, Sm90};
 use super::split::SPLITS_AT_ONCE;
 use crate::epilogue::{BlockScale, Scaling};
 use crate::kernel::cost::chips::{REGISTERS_PER_SM, Target};
+use crate::kernel::operation::Groups;
 use crate::kernel::types::{ProductClass, Types};
 
 /// Registers for addresses, counters and the epilogue (`OTHERS` of the program).
@@ -153,10 +154,14 @@ impl Sm90 {
                 && a.is_some_and(|scale| scale.depth.is_multiple_of(16) && !scale.is_swizzled);
         }
         let Scaling { a, b, .. } = scaling.framed(self.crossed());
-        // An instruction multiplies 32 elements of K.
+        // An instruction multiplies 32 elements of K. Of groups along K, a part of a K block may
+        // lie outside the group, and the group may be empty: its scale does not apply.
+        let is_along_k = self.groups == Groups::AlongK;
         let is_served = |scale: &BlockScale| {
+            let is_part = [32, 64].contains(&scale.depth) && !is_along_k;
             scale.zero.is_none()
-                && ([32, 64].contains(&scale.depth) || scale.depth.is_multiple_of(128))
+                && (is_part || scale.depth.is_multiple_of(128))
+                && !(is_along_k && scale.is_whole())
         };
         if types.class() != ProductClass::Float8 || !a.iter().chain(&b).all(is_served) {
             return false;
