@@ -63,6 +63,44 @@ def test_groups_along_k_neither_spill_nor_serialize(accumulates, out_dtype):
     check_code(kernels, args)
 
 
+#: The epilogue, and the shapes of x and y, for 16 groups of 512 x 768 outputs and a K of 4096.
+SCALED_ALONG_K = {
+    "plain": ("accum", ()),
+    "rows": ("accum * x * y", ((16, 512, 1), (16, 1, 768))),
+    "added": ("accum * x * y + C", ((16, 512, 1), (16, 1, 768))),
+    "blocks": (
+        "scale_blocks(accum, a=x, b=y, a_block=(1, 128), b_block=(128, 1))",
+        ((512, 32), (32, 768)),
+    ),
+    "wide": (
+        "scale_blocks(accum, a=x, b=y, a_block=(1, 128), b_block=(128, 128))",
+        ((512, 32), (32, 6)),
+    ),
+}
+
+
+@pytest.mark.usefixtures("cache_directory")
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", SCALED_ALONG_K)
+def test_float8_groups_along_k_neither_spill_nor_serialize(kind, out_dtype):
+    """All tiles, also those of fast sums."""
+    (source, shapes), dtype = SCALED_ALONG_K[kind], torch.float8_e4m3fn
+    a, b = fake(512, 4096, dtype=dtype), fake(4096, 768, dtype=dtype, layout="n")
+    out, ends = fake(16, 512, 768, dtype=out_dtype), fake(16, dtype=torch.int32)
+    operands = {
+        name: fake(*shape, dtype=torch.float32) for name, shape in zip("xy", shapes, strict=False)
+    }
+    operands |= {"C": out} if "C" in source else {}
+    source = f"def f({', '.join(['accum', *operands])}): D = {source}; return D"
+    epilogue = None if kind == "plain" else EpilogueArguments(source, D=out, **operands)
+    controls = PerformanceControls(fast_sums=True)
+    args = GroupedGemmArguments(a, b, out, "float32", ends, epilogue, controls)
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    kernels = [each for each in kernels if isinstance(each.metadata.design, Sm90DesignMetadata)]
+    assert len(kernels) >= (3 if "scale_blocks" in source else 6)
+    check_code(kernels, args)
+
+
 #: Short, and of all operands: a clamped gate, biases of groups, a residual, factors of rows, a
 #: second output.
 TWO_PRODUCTS = [

@@ -13,11 +13,15 @@ import pytest
 import torch
 from cutlass_api.arguments import EpilogueArguments
 from support import memory
+from support.eight_bits import factors, of_blocks
 from support.gpu_helpers import fail_with
 from support.groups import (
     ENDS_OUT_OF_ORDER,
+    FLOAT8,
+    FORMS_ALONG_K,
     HALF,
     GroupsAlongK,
+    fill_group,
     forms_of,
     grouped_kernels,
     with_wrong_ends,
@@ -46,9 +50,13 @@ CASES = {
     "deep": ([1000, 24, 2000], 392, 264),
     "no K": ([0, 0, 0], 72, 136),
 }
-#: Contiguous along M, N and N, and aligned to 16 bytes.
-FORMS = [Form("n", multiple=8), Form("t", multiple=8)]
+FORMS = FORMS_ALONG_K[HALF.a]
 ALIGNED = Form("t", multiple=8)
+narrow = pytest.mark.parametrize(
+    "types",
+    [replace(each, out=out) for each in (HALF, FLOAT8) for out in (HALF.out, torch.float32)],
+    ids=str,
+)
 
 
 def bf16_problem(sizes, shape=(392, 264), **options) -> GroupsAlongK:
@@ -115,16 +123,15 @@ def test_any_groups(artifacts) -> None:
     fail_with([failure for failure in failures if failure])
 
 
-@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_nan_in_a_group_stays_in_it(out_dtype: torch.dtype) -> None:
+@narrow
+def test_nan_in_a_group_stays_in_it(types: Types) -> None:
     """Every kernel of sm90, which overwrites the K of other groups in shared memory."""
-    types = replace(HALF, out=out_dtype)
     sizes = [70, 50, 64, 1, 200, 63, 65, 129]
-    problem = GroupsAlongK(types, sizes, (392, 520), FORMS)
+    forms = FORMS_ALONG_K[types.a]
+    problem = GroupsAlongK(types, sizes, (392, 520), forms).with_fast_sums
     for group in (1, 3, 5):
-        start, end = [0, *problem.ends][group : group + 2]
-        problem.a[:, start:end] = problem.b[start:end] = torch.nan
-    out = Output(problem.shape, out_dtype, ALIGNED).tensor
+        fill_group(problem, group, torch.nan)
+    out = Output(problem.shape, types.out, ALIGNED).tensor
     args = problem.arguments(out)
     expected = problem.each(lambda a, b: a.double() @ b.double())
     kernels = [each for each in cutlass_api.get_kernels(args) if family_of(each) == "sm90"]
@@ -207,11 +214,12 @@ def test_no_groups_and_no_outputs() -> None:
             kernel.run(args)
 
 
-@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_accumulation_in_place_repeats_its_bits(out_dtype: torch.dtype) -> None:
-    problem = GroupsAlongK(replace(HALF, out=out_dtype), [0, 500, 77, 1, 300], (520, 392), FORMS)
-    before = torch.randn(problem.shape, device=memory.DEVICE).to(out_dtype)
-    out = Output(problem.shape, out_dtype, ALIGNED).tensor
+@narrow
+def test_accumulation_in_place_repeats_its_bits(types: Types) -> None:
+    sizes, forms = [0, 500, 77, 1, 300], FORMS_ALONG_K[types.a]
+    problem = GroupsAlongK(types, sizes, (520, 392), forms)
+    before = torch.randn(problem.shape, device=memory.DEVICE).to(types.out)
+    out = Output(problem.shape, types.out, ALIGNED).tensor
     add = "def add(accum, C):\n    D = accum + C\n    return D"
     args = problem.arguments(out, EpilogueArguments(add, C=out, D=out))
     expected = before.double() + problem.each(lambda a, b: a.double() @ b.double())
@@ -224,3 +232,30 @@ def test_accumulation_in_place_repeats_its_bits(out_dtype: torch.dtype) -> None:
             results.append(out.clone())
         assert all(torch.equal(results[0], other) for other in results), kernel
         torch.testing.assert_close(results[0].double(), expected, rtol=0.02, atol=0.1)
+
+
+@pytest.mark.parametrize("kind", ["rows", "blocks"])
+def test_scaled_gradients_of_weights(kind: str) -> None:
+    """Scales of rows and columns of each group, and of blocks, with groups of whole blocks."""
+    sizes = [128, 0, 384, 256] if kind == "blocks" else [100, 0, 31, 200]
+    problem = GroupsAlongK(FLOAT8, sizes, (264, 392), FORMS_ALONG_K[FLOAT8.a], spare=0)
+    (m, depth), (_, n) = problem.a.shape, problem.b.shape
+    if kind == "blocks":
+        scale_a, scale_b = (factors(*of, device="cuda") for of in ((m, 6), (6, n)))
+        of_groups = 1.0
+        wide_a, wide_b = of_blocks(scale_a, (m, depth)), of_blocks(scale_b, (depth, n))
+    else:
+        scale_a, scale_b = (factors(*of, device="cuda") for of in ((4 * m,), (4 * n,)))
+        of_groups = scale_a.double().view(4, m, 1) * scale_b.double().view(4, 1, n)
+        wide_a = wide_b = torch.ones((), dtype=torch.float64, device="cuda")
+    problem.a, problem.b, operands = (
+        problem.a.double() * wide_a,
+        problem.b.double() * wide_b,
+        (problem.a, problem.b),
+    )
+    expected = problem.each(lambda a, b: a @ b) * of_groups
+    for fast in (False, True):
+        out = cutlass_api.scaled_grouped_mm(
+            *operands, scale_a, scale_b, problem.offsets, use_fast_accum=fast
+        )
+        torch.testing.assert_close(out.double(), expected, rtol=0.02, atol=0.1)

@@ -1,6 +1,7 @@
 """Products of 8-bit operands with scales, compared with float64, and quantization."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import cutlass_api
@@ -184,6 +185,8 @@ def of_float_operand(tensors: Sequence[Tensor]) -> list[int]:
 def scaled_groups(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor, *rest: Any
 ) -> Tensor:
+    if b.dim() == 2:
+        return scaled_groups_along_k(a, b, scale_a, scale_b, offs)
     left = a.double() * each(scale_a[:, None] if scale_a.dim() == 1 else scale_a, a.shape)
     scale_b = scale_b[:, None] if scale_b.dim() == 2 else scale_b
     products, start = [], 0
@@ -193,6 +196,19 @@ def scaled_groups(
         products.append(left[start:end] @ right)
         start = end
     return torch.cat(products)
+
+
+def scaled_groups_along_k(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor
+) -> Tensor:
+    """With scales of groups, of three dimensions, or of blocks, of two."""
+    left, right, of_groups = a.double(), b.double(), 1.0
+    if scale_a.dim() == 2:
+        left, right = left * each(scale_a, a.shape), right * each(scale_b, b.shape)
+    else:
+        of_groups = scale_a.double() * scale_b.double()
+    spans = pairwise([0, *offs.tolist()])
+    return torch.stack([left[:, start:end] @ right[start:end] for start, end in spans]) * of_groups
 
 
 def scaled_group_samples(t: Callable[..., Tensor]) -> Any:
@@ -205,6 +221,8 @@ def scaled_group_samples(t: Callable[..., Tensor]) -> Any:
     yield t(6, 4), t(3, 4, 5), s(1), s(3, 1, 1), ends, F32, True
     for of_a, of_b in (((), ()), ((6,), (3,)), ((1, 2), (3, 2, 1)), ((6, 1), (3, 5))):
         yield t(6, 256), t(3, 256, 5), s(*of_a), s(*of_b), ends, F32
+    yield t(4, 6), t(6, 5), s(3, 4, 1), s(3, 1, 5), ends, F32
+    yield t(4, 256), t(256, 5), s(4, 2), s(2, 5), 40 * ends, F32
 
 
 # ---- quantization --------------------------------------------------------------------------------

@@ -188,9 +188,6 @@ REFUSALS = {
     r"mixed_mm: scale has shape \[4, 1\]; with zero_point, pass one factor or one for each "
     "column": lambda: mixed_mm(X, W, torch.ones(4, 1), zero_point=integers(6)),
     "scaled_grouped_mm: A is torch.float16": lambda: scaled_grouped_mm(X, W, ONE, ONE, ENDS),
-    "scaled_grouped_mm: A has rank 2 and B rank 2": lambda: scaled_grouped_mm(
-        A8, B8, ONE, ONE, ENDS
-    ),
     r"scaled_grouped_mm: scale_b has shape \[3, 6\]; .*for each group, of shape \[2\] or "
     r"\[2, 1, 1\], .*group and column, of shape \[2, 1, 6\]": lambda: scaled_grouped_mm(
         A8, GROUPS, ONE, torch.ones(3, 6), ENDS

@@ -66,7 +66,7 @@ def test_scales(groups):
 
 
 def test_groups_along_k():
-    calls = ("along_k()", "neighbours()", "wrong_offsets()", "accumulation()")
+    calls = ("along_k()", "neighbours()", "wrong_offsets()", "accumulation()", "scales_along_k()")
     counts = launches(*calls, module="emulation_groups")
     assert counts[0] > 30 // SPARSE and min(counts[1:]) > 5, counts
 

@@ -147,6 +147,10 @@ CALLS = {
         ("n k", *grouped(9, 3, 512, 512), scales(1), scales(3, 4, 4), ends(4, 4, 9), BF16),
         ("n", *grouped(9, 3, 16, 32), scales(9, 1), scales(3), ends(4, 4, 9)),
         ("n k", *grouped(9, 3, 16, 32), scales(9), scales(1), ends(4, 4, 9), BF16, True),
+        # Groups along K.
+        ("m n", *float8(8, 16, 32), scales(3, 8, 1), scales(3, 1, 16), ends(4, 4, 32), BF16),
+        ("m n", *float8(8, 16, 512), scales(8, 4), scales(4, 16), ends(4, 4, 512), BF16),
+        ("n", *float8(8, 16, 32), scales(24), scales(3, 1, 16), ends(4, 4, 32), BF16),
     ],
     "mm_epilogue": [
         ("m n", rand(8, 12), rand(12, 16), [rand(16)], BIAS_RELU),

@@ -3,18 +3,32 @@ a process without a GPU, as those of emulation.py.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 import cutlass_api
 import torch
 from cutlass_api.arguments import EpilogueArguments
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
+from cutlass_api.ops import _epilogues
+from cutlass_api.ops._scales import scaled_groups_along_k
 
 from support import gated_mlp as mlp
 from support.dual_groups import CASES, WEIGHTS, DualGroups
+from support.eight_bits import assert_close, factors, of_blocks
 from support.emulation import few, finish, grouped_parts, kernels_of
 from support.group_rows import CASES as ROWS
 from support.group_rows import GroupRows
-from support.groups import ENDS_OUT_OF_ORDER, HALF, GroupsAlongK, forms_of, with_wrong_ends
+from support.groups import (
+    ENDS_OUT_OF_ORDER,
+    FLOAT8,
+    FORMS_ALONG_K,
+    HALF,
+    GroupsAlongK,
+    fill_group,
+    forms_of,
+    with_wrong_ends,
+)
 from support.helpers import served
 from support.masked_groups import CASES as MASKED
 from support.masked_groups import (
@@ -37,6 +51,7 @@ from support.properties import (
 )
 
 Kernel = cutlass_api.Kernel
+BF16 = torch.bfloat16
 
 #: Extents of K: empty groups first, last and in a row; one index; more than one K block; more
 #: groups than a warp has lanes; all of K in one group; no K.
@@ -47,8 +62,6 @@ SIZES = [
     [0, 0, 200, 0],
     [0, 0],
 ]
-#: Contiguous along M, N and N, and aligned to 16 bytes.
-FORMS = [Form("n", multiple=8), Form("t", multiple=8)]
 
 
 def kernels_along_k() -> list[Kernel]:
@@ -71,8 +84,8 @@ def along_k() -> None:
     finish(failures)
 
 
-def halves(out: torch.dtype = torch.bfloat16) -> Types:
-    return Types(torch.bfloat16, torch.bfloat16, torch.float32, out)
+#: Of 16 and of 8 bits; the sums of 8 bits are promoted more often if the output is float32.
+NARROW = [replace(each, out=out) for each in (HALF, FLOAT8) for out in (BF16, torch.float32)]
 
 
 def tried(args) -> Iterator[Kernel]:
@@ -85,13 +98,13 @@ def tried(args) -> Iterator[Kernel]:
 def neighbours() -> None:
     """NaN in a group stays in it."""
     failures = []
-    for dtype in (torch.bfloat16, torch.float32):
-        problem = GroupsAlongK(halves(dtype), [70, 50, 64, 1], (136, 264), FORMS)
-        out = Output(problem.shape, dtype, Form("t", multiple=8)).tensor
+    for types in NARROW:
+        forms = FORMS_ALONG_K[types.a]
+        problem = GroupsAlongK(types, [70, 50, 64, 1], (136, 264), forms).with_fast_sums
+        out = Output(problem.shape, types.out, Form("t", multiple=8)).tensor
         args = problem.arguments(out)
         for group in (1, 3):
-            start, end = [0, *problem.ends][group : group + 2]
-            problem.a[:, start:end] = problem.b[start:end] = torch.nan
+            fill_group(problem, group, torch.nan)
         expected = problem.each(lambda a, b: a.double() @ b.double())
         for kernel in tried(args):
             out.fill_(0)
@@ -105,9 +118,10 @@ def neighbours() -> None:
 def wrong_offsets() -> None:
     """Offsets out of order or of range: clamped and made monotonic."""
     failures = []
-    for wrong_ends in ENDS_OUT_OF_ORDER:
+    for wrong_ends, types in product(ENDS_OUT_OF_ORDER, (HALF, FLOAT8)):
+        forms = FORMS_ALONG_K[types.a]
         problem = with_wrong_ends(
-            wrong_ends, GroupsAlongK(HALF, [40] * 3, (72, 80), FORMS, spare=0)
+            wrong_ends, GroupsAlongK(types, [40] * 3, (72, 80), forms, spare=0)
         )
         for kernel in tried(problem.arguments(torch.empty(problem.shape, dtype=torch.bfloat16))):
             failures.append(check(kernel, None, problem, Form("t", multiple=8), f"{wrong_ends}"))
@@ -120,10 +134,10 @@ ADD = "def add(accum, C):\n    D = accum + C\n    return D\n"
 def accumulation() -> None:
     """An epilogue that adds the product to the output in place; empty groups add zeros."""
     failures = []
-    for dtype in (torch.bfloat16, torch.float32):
-        problem = GroupsAlongK(halves(dtype), [0, 70, 50], (136, 136), FORMS)
-        before = torch.randn(problem.shape).to(dtype)
-        out = Output(problem.shape, dtype, Form("t", multiple=8)).tensor
+    for types in NARROW:
+        problem = GroupsAlongK(types, [0, 70, 50], (136, 136), FORMS_ALONG_K[types.a])
+        before = torch.randn(problem.shape).to(types.out)
+        out = Output(problem.shape, types.out, Form("t", multiple=8)).tensor
         args = problem.arguments(out, EpilogueArguments(ADD, C=out, D=out))
         expected = before.double() + problem.each(lambda a, b: a.double() @ b.double())
         for kernel in tried(args):
@@ -131,6 +145,43 @@ def accumulation() -> None:
             kernel.run(args)
             if not torch.allclose(out.double(), expected, rtol=0.01, atol=0.01):
                 failures.append(kernel.metadata.kernel_name)
+    finish(failures)
+
+
+def scales_along_k() -> None:
+    """The scales of `scaled_grouped_mm` with groups along K: of all, of groups, of rows and columns
+    of each group, and of blocks, inside which groups begin and end.
+    """
+    failures = []
+    (m, n), sizes = (140, 152), [0, 100, 128, 0, 70]
+    of_a = [(), (5, 1, 1), (5, m, 1), (m, 3), (2, 3)]
+    of_b = [(), (5, 1, 1), (5, 1, n), (3, n), (3, 2)]
+    for at, shapes in enumerate(product(of_a, of_b)):
+        types = NARROW[2 + at % 2]
+        problem = GroupsAlongK(types, sizes, (m, n), FORMS_ALONG_K[types.a]).with_fast_sums
+        depth = problem.a.shape[1]
+        scales = [factors(*shape) for shape in shapes]
+        operands, blocks = scaled_groups_along_k("", problem.a, problem.b, *scales, len(sizes))
+        wide = [
+            matrix.double() * (of_blocks(scale, matrix.shape) if factor in blocks else 1)
+            for factor, scale, matrix in zip("ab", scales, (problem.a, problem.b), strict=True)
+        ]
+        spans = zip([0, *problem.ends[:-1]], problem.ends, strict=True)
+        expected = torch.stack([wide[0][:, start:end] @ wide[1][start:end] for start, end in spans])
+        for factor, scale in zip("ab", scales, strict=True):
+            expected *= 1 if factor in blocks else scale.double()
+        source = _epilogues.scaled(*operands, blocks=blocks)
+        out = torch.empty(problem.shape, dtype=types.out)
+        args = problem.arguments(out, EpilogueArguments(source, D=out, **operands))
+        kernels = [kernel for kernel in tried(args) if family_of(kernel) in ("sm90", "simt")]
+        assert depth == 317 and family_of(kernels[0]) == "sm90"
+        for kernel in kernels[at % 2 :: 2]:
+            out.fill_(torch.nan)
+            kernel.run(args)
+            try:
+                assert_close(out, expected)
+            except AssertionError as error:
+                failures.append(f"{kernel.metadata.kernel_name} {shapes}: {error}")
     finish(failures)
 
 

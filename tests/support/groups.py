@@ -24,6 +24,13 @@ ENDS_OUT_OF_ORDER = [
     [2**31 - 1, -(2**31), 7],
 ]
 HALF = Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16)
+FLOAT8 = Types(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32, torch.bfloat16)
+#: The operands that sm90 multiplies in groups along K, aligned to 16 bytes: contiguous along M and
+#: N; of 8 bits, along K.
+FORMS_ALONG_K = {
+    HALF.a: [Form("n", multiple=8), Form("t", multiple=8)],
+    FLOAT8.a: [Form("t", multiple=16), Form("n", multiple=16)],
+}
 
 
 def gathered(table: torch.Tensor, rows: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,7 +160,8 @@ class GroupsAlongK(Groups):
 
     def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
         return GroupedGemmArguments(
-            self.a, self.b, out, self.types.accumulator, self.offsets, epilogue
+            *(self.a, self.b, out, self.types.accumulator, self.offsets, epilogue),
+            performance=PerformanceControls(fast_sums=self.fast_sums),
         )
 
     def each(self, product) -> torch.Tensor:
@@ -182,6 +190,13 @@ def forms_of(kernel) -> list[Form]:
     )
     multiple = operands.out.divisibility
     return [a, b, Form("t", multiple=multiple) if multiple > 1 else Form("t", pad=3, offset=1)]
+
+
+def fill_group(problem: GroupsAlongK, group: int, value: float) -> None:
+    """Sets the K of a group in both operands."""
+    start, end = [0, *problem.ends][group : group + 2]
+    for part in (problem.a[:, start:end], problem.b[start:end]):
+        part.copy_(torch.full_like(part, value, dtype=torch.float32))
 
 
 def with_wrong_ends(wrong_ends: list[int], problem: GroupsAlongK) -> GroupsAlongK:

@@ -72,7 +72,8 @@ def scaled_grouped_mm(
     out_dtype: torch.dtype | None = torch.bfloat16,
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """``scaled_mm`` of groups: rows ``offs[g - 1]`` to ``offs[g]`` of ``a`` times ``b[g]``.
+    """``scaled_mm`` of groups: rows ``offs[g - 1]`` to ``offs[g]`` of ``a`` times ``b[g]``; or of
+    groups along K, as the gradient of ``b`` sums over the rows of each group.
 
     - ``a`` (TotalM, K) and ``b`` (G, K, N): float8_e4m3fn or float8_e5m2, each; any strides.
     - ``scale_a``: as for :func:`scaled_mm`, with M = TotalM; one for each row also of shape (M,).
@@ -83,6 +84,18 @@ def scaled_grouped_mm(
     - ``offs``: int32 or int64 of shape (G,), the end row of each group. Rows of the result past
       ``offs[-1]`` are uninitialized.
     - ``out_dtype`` and ``use_fast_accum``: as for :func:`scaled_mm`.
+
+    Groups along K: ``out[g] = a[:, offs[g - 1]:offs[g]] @ b[offs[g - 1]:offs[g]]``.
+
+    - ``a`` (M, TotalK) and ``b`` (TotalK, N). Tensor cores multiply them if both are contiguous
+      along K, in rows (columns) of whole 16 bytes.
+    - ``scale_a``: float32, one factor, one for each group of shape (G,) or (G, 1, 1), one for each
+      row and group of shape (G, M, 1) or (G * M,), or one for each block of (1, 128) or (128, 128)
+      elements, of shape (M, ceil(TotalK / 128)) or (ceil(M / 128), ceil(TotalK / 128)). Blocks
+      count the K of all groups; a group may begin inside one.
+    - ``scale_b``: the same of columns: (G, 1, N) or (G * N,), and blocks of (128, 1) or (128, 128).
+    - ``offs``: the end of each group along K. The result has shape (G, M, N); what lies past
+      ``offs[-1]`` belongs to no group.
 
     Raises ValueError and RuntimeError as :func:`scaled_mm`.
     """

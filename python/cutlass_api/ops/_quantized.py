@@ -1,5 +1,6 @@
 """``int_mm``, ``mixed_mm``, ``scaled_mm`` and ``scaled_grouped_mm``: products of 8-bit operands."""
 
+import math
 from typing import Any
 
 import torch
@@ -16,18 +17,22 @@ from cutlass_api.ops._scales import (
     check_factor,
     find_scales,
     grouped_operands,
+    layout_along_k,
     mixed_layout,
     mixed_operands,
     scalar_as_vector,
+    scaled_groups_along_k,
     scaled_operands,
 )
 from cutlass_api.weights._scales import (
     BLOCK,
+    ROW,
     TENSOR,
     WIDE_BLOCK,
     find,
     is_widened,
     of_float8,
+    oriented,
     shape_of_one,
 )
 
@@ -133,16 +138,29 @@ def scaled_grouped_mm(
     scale_a: as of scaled_mm, also (TotalM,). scale_b: one, one per group, (G,) or (G, 1, 1), one
     per column, (G, 1, N) or (G, N), or one per block of 128 x 1 or 128 x 128 elements of each
     B[g]. use_fast_accum: as of scaled_mm. Rows of the output past offs[-1] are uninitialized.
+
+    Or for A (M, TotalK) and B (TotalK, N): a matrix of the output (G, M, N) for each group, the
+    product of A[:, offs[g-1]:offs[g]] and B[offs[g-1]:offs[g]]. scale_a: one, one per group, (G,)
+    or (G, 1, 1), one per group and row, (G, M, 1) or (G * M,), or one per block of 1 x 128 or
+    128 x 128 elements of A. scale_b: the same of B's columns, (G, 1, N) or (G * N,).
     """
     check_float8("scaled_grouped_mm", A, B)
-    if A.dim() != 2 or B.dim() != 3:
+    if A.dim() != 2 or B.dim() not in (2, 3):
         raise refuse(
             "scaled_grouped_mm",
-            f"A has rank {A.dim()} and B rank {B.dim()}; pass A (TotalM, K) and B (G, K, N)",
+            f"A has rank {A.dim()} and B rank {B.dim()}; pass A (TotalM, K) and B (G, K, N), or "
+            "A (M, TotalK) and B (TotalK, N)",
         )
-    offs = offsets_of("scaled_grouped_mm", offs, B.shape[0])
-    operands, blocks = grouped_operands("scaled_grouped_mm", A, B, scale_a, scale_b)
-    out = A.new_empty((A.shape[0], B.shape[2]), dtype=out_dtype)
+    offs = offsets_of("scaled_grouped_mm", offs, B.shape[0] if B.dim() == 3 else None)
+    if B.dim() == 3:
+        operands, blocks = grouped_operands("scaled_grouped_mm", A, B, scale_a, scale_b)
+        out = A.new_empty((A.shape[0], B.shape[2]), dtype=out_dtype)
+    else:
+        groups = offs.shape[0]
+        operands, blocks = scaled_groups_along_k(
+            "scaled_grouped_mm", A, B, scale_a, scale_b, groups
+        )
+        out = A.new_empty((groups, A.shape[0], B.shape[1]), dtype=out_dtype)
     epilogue = _epilogues.scaled(*operands, blocks=blocks)
     return launch(
         *("scaled_grouped_mm", A, B, *operands.values()),
@@ -212,6 +230,8 @@ def scaled_lowering(call: Call) -> Lowering | None:
 
 
 def scaled_grouped_lowering(call: Call) -> Lowering | None:
+    if call.B.dim() == 2:
+        return None
     named, blocks = grouped_operands(
         "scaled_grouped_mm", call.A, call.B, call.scale_a, call.scale_b
     )
@@ -274,6 +294,8 @@ def scale_labels(
 
 
 def scaled_grouped_labels(call: Call) -> Rule:
+    if len(call.B.shape) == 2:
+        return groups_along_k_labels(call)
     blocks = Blocks()
     inputs: dict[Any, Labels] = {"A": ("m", "k"), "B": ("g", "k", "n"), "offs": ("g",)}
     extents = _labels.extents_of({"A": call.A, "B": call.B, "offs": call.offs}, inputs)
@@ -290,6 +312,28 @@ def scaled_grouped_labels(call: Call) -> Rule:
         if shape[2] != extents["n"]:
             blocks.require("n", WIDE_BLOCK.extent)
     return Rule([("m", "n")], inputs, whole=["m"], sums=sums_of(call), blocks=blocks)
+
+
+def groups_along_k_labels(call: Call) -> Rule:
+    # Offsets count the K of all shards, so that `k` stays whole.
+    blocks = Blocks()
+    inputs: dict[Any, Labels] = {"A": ("m", "k"), "B": ("k", "n"), "offs": ("g",)}
+    extents = _labels.extents_of({"A": call.A, "B": call.B, "offs": call.offs}, inputs)
+    for outer, name, is_a in (("m", "scale_a", True), ("n", "scale_b", False)):
+        scale, (deep, groups) = getattr(call, name), (extents["k"], extents["g"])
+        shape, rank = tuple(scale.shape), len(scale.shape)
+        inputs[name] = (None,) * rank
+        if math.prod(shape) == 1:
+            continue
+        of = (extents[outer], deep, is_a, groups)
+        found = layout_along_k("scaled_grouped_mm", name, scale, *of)
+        if found == ROW and rank == 1:  # a shard of the outer dimension has no part of the vector
+            blocks.require(outer, 0)
+        elif found == ROW:
+            inputs[name] = ("g", *oriented(outer, None, is_a))
+        elif found != TENSOR:
+            inputs[name] = blocks.add(found, outer, "k", is_a, rank)
+    return Rule([("g", "m", "n")], inputs, whole=["g"], blocks=blocks)
 
 
 OPERATORS = (
@@ -332,6 +376,6 @@ OPERATORS = (
         sharding=scaled_grouped_labels,
         has_out=False,
         lowering=scaled_grouped_lowering,
-        summary="the same for groups of A's rows, each times its own B",
+        summary="the same for groups of A's rows, each times its own B, or for groups along K",
     ),
 )

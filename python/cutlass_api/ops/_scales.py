@@ -7,7 +7,7 @@ arguments of ``scale_blocks`` (:mod:`cutlass_api.fusion`). The records of scales
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -354,3 +354,48 @@ def grouped_operands(
     operands["scale_b"] = scale_b
     blocks["b"] = found.arguments("b")
     return scales_of_sums(A, operands, blocks)
+
+
+def scaled_groups_along_k(
+    operator: str, A: Tensor, B: Tensor, scale_a: Tensor, scale_b: Tensor, groups: int
+) -> tuple[Operands, Blocks]:
+    """The same for groups along K of A (M, TotalK) and B (TotalK, N), whose blocks count the K of
+    all groups. Scales of groups are operands of the epilogue, as the output has a matrix for each
+    group.
+    """
+    operands: Operands = {}
+    blocks: Blocks = {}
+    for factor, scale, matrix in (("a", scale_a, A), ("b", scale_b, B)):
+        name, is_a = f"scale_{factor}", factor == "a"
+        check_kind(operator, name, scale, A, (torch.float32,))
+        if scale.numel() == 1:
+            operands[name] = scalar_as_vector(scale)
+            continue
+        outer, depth = oriented(matrix.shape[0], matrix.shape[1], is_a)
+        found = layout_along_k(operator, name, scale, outer, depth, is_a, groups)
+        if found.varies_along_k:
+            blocks[factor] = found.arguments(factor)
+        else:
+            scale = scale.reshape(groups, *found.shape(outer, depth, is_a))
+        operands[name] = scale
+    return scales_of_sums(A, operands, blocks)
+
+
+def layout_along_k(
+    operator: str, name: str, scale: Any, outer: int, depth: int, is_a: bool, groups: int
+) -> Scales:
+    """The record of the scales of a factor. Refuses other shapes. Those of blocks have two
+    dimensions and others do not: a number of groups may be a number of blocks.
+    """
+    served: dict[Scales, Sequence[tuple[int, ...]]] = {
+        TENSOR: [(groups,), (groups, 1, 1)],
+        ROW: [(groups, *ROW.shape(outer, depth, is_a)), (groups * outer,)],
+        BLOCK: [BLOCK.shape(outer, depth, is_a)],
+        WIDE_BLOCK: [WIDE_BLOCK.shape(outer, depth, is_a)],
+    }
+    names = {TENSOR: "group", ROW: f"group and {ROW.name(is_a)}"}
+    for each, shapes in served.items():
+        if tuple(scale.shape) in shapes:
+            return each
+    named = {names.get(each, each.name(is_a)): shapes for each, shapes in served.items()}
+    raise refuse_shape(operator, name, scale, named, None)
