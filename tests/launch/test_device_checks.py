@@ -5,23 +5,27 @@ import json
 import pytest
 import stand_in
 
-#: Operands of two groups of eight rows, of masked groups, and of groups along K. Each offset is
-#: set, and what the launches say is printed.
+#: Operands of two groups of eight rows, of masked groups, and of groups along K. Offsets, or an
+#: index of rows, are set one after the other, and what the launches say is printed.
 SCRIPT = """
 import json, torch, cutlass_api
 from cutlass_api.arguments import GroupedGemmArguments
 from stand_in.emulated import operand
 
-def launch(shapes, values, turns=1):
-    offsets = torch.tensor(values[0], dtype=torch.int64)
+def launch(shapes, values, turns=1, ends=None):
+    checked = torch.tensor(values[0], dtype=torch.int64)
     a, b, out = (torch.ones(shape, dtype=torch.bfloat16) for shape in shapes)
-    low_words = operand(offsets.view(torch.int32)[::2])
-    args = GroupedGemmArguments(*map(operand, (a, b, out)), "float32", low_words)
+    offsets = index = operand(checked.view(torch.int32)[::2])
+    given = {}
+    if ends is not None:
+        offsets, given["index"] = operand(torch.tensor(ends, dtype=torch.int32)), index
+    args = GroupedGemmArguments(*map(operand, (a, b, out)), "float32", offsets, **given)
     kernels = cutlass_api.get_kernels(args)
-    kernel = next(each for each in kernels if "simt" in each.metadata.kernel_name)
+    family = "simt" if ends is None else "sm90"
+    kernel = next(each for each in kernels if family in each.metadata.kernel_name)
     artifact, said = kernel.compile(args), []
     for each in values:
-        offsets.copy_(torch.tensor(each))
+        checked.copy_(torch.tensor(each))
         for _ in range(turns):
             out.zero_()
             try:
@@ -37,6 +41,11 @@ found = {
     "repeated": launch(rows, [[3, 8], [5, 3]], turns=3),
     "masked": launch([(2, 8, 16), (2, 16, 8), (2, 8, 8)], [[8, 3], [9, 0], [0, -1]]),
     "K": launch([(8, 16), (16, 8), (2, 8, 8)], [[3, 16], [3, 17]]),
+    "index": launch(
+        [(5, 16), (2, 16, 8), (4, 8)],
+        [[4, 4, 0, 1], [4, 5, 0, 1], [0, 0, -1, 0], [0, 0, 0, 9]],
+        ends=[1, 3],
+    ),
 }
 print(json.dumps(found))
 """
@@ -52,6 +61,7 @@ def checked() -> dict[str, list[str]]:
 
 
 ORDER = "offsets must not decrease and must lie in 0 to {}, the {} of A, but group {} spans {} {} "
+INDEX = "index must lie in 0 to 4, the last row of A, but row {} of group {} has {}"
 COUNT = "counts of rows must lie in 0 to 8, the rows of each matrix of A, but group {} has {}"
 
 
@@ -68,6 +78,8 @@ COUNT = "counts of rows must lie in 0 to 8, the rows of each matrix of A, but gr
         "repeated": [""] * 3 + [ORDER.format(8, "rows", 1, "rows", "5 to 3")] * 3,
         "masked": ["", COUNT.format(0, 9), COUNT.format(1, -1)],
         "K": ["", ORDER.format(16, "columns", 1, "columns", "3 to 17")],
+        # What is behind the last group is not checked.
+        "index": ["", INDEX.format(1, 1, 5), INDEX.format(2, 1, -1), ""],
     }.items(),
 )
 def test_groups_are_checked_before_a_launch(checked, name, expected) -> None:
