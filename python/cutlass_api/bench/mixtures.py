@@ -2,7 +2,7 @@
 set of operands, and the limit of both.
 
 The weights that the sets read exceed L2. Which experts have rows, and how many, comes from a fixed
-seed, so that products and runs share it.
+seed, so that all products share it.
 """
 
 from collections.abc import Callable, Sequence
