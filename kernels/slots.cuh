@@ -11,8 +11,7 @@ namespace slots {
 constexpr int CHUNK = 1024, MOST_EXPERTS = 511;
 
 // A stable counting sort in one launch. Each CTA counts the experts of all slots, and places those
-// of its chunk; so CTAs do not wait for each other. Counting 65,536 slots takes as long as 64 loads
-// of a thread.
+// of its chunk, so that CTAs do not wait for each other. Of 65,536 slots, a thread counts 64.
 //
 // `index`: the expert of each slot; a negative number counts as 0, and a number from `experts` on
 // as `experts`, none. The results: of each row in order of the experts, its expert (`sorted`), its
@@ -82,7 +81,6 @@ constexpr int THREADS = 256;
 
 // Bound by memory bandwidth: a thread reads WIDTH columns of each of the token's rows.
 //
-
 // out[token] = sum over slots of weights[token, slot] * values[rows[token, slot]], in order, in f32
 // (f64 of f64), rounded once. Without WEIGHTED, weights are 1 and not read. Rows from *end on
 // belong to no expert and are not read. Each of `ctas` CTAs of a token has THREADS * WIDTH columns.

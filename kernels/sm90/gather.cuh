@@ -14,8 +14,9 @@
 template <class Config> struct Sm90GatheredRows {
   using A = typename Config::A;
   using Pipeline = Sm90Pipeline<Config>;
-  static constexpr int WARPS = Config::WARPGROUP / 32, AT_ONCE = 4;  // AT_ONCE: rows of a warp
-  // Of each warp, of a tile. Lane i holds the indices of rows i, i + 32, and so on.
+  // AT_ONCE: rows that a warp copies by one instruction.
+  static constexpr int WARPS = Config::WARPGROUP / 32, AT_ONCE = 4;
+  // Rows of each warp in a tile. Lane i holds the indices of rows i, i + 32, and so on.
   static constexpr int ROWS = Config::TILE_M / WARPS, PER_LANE = (ROWS + 31) / 32;
   // A stage is published when its copies have arrived, LAG stages later, so that consumers need no
   // fence. They release a stage when they issue the products of the next: LAG is at most two less

@@ -33,7 +33,7 @@ pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
         ("N", product.n()),
         ("K", product.k()),
         ("L", batch),
-        ("the rows of A", rows_of_a),
+        ("M of A", rows_of_a),
     ];
     for (dimension, extent) in extents {
         if extent > MAX_EXTENT {

@@ -82,6 +82,7 @@ def reads_any_row(operand: Tensor) -> bool:
 
 @cache
 def capability(ordinal: int) -> int:
+    """That of a device as 10 * major + minor; 90 without a driver."""
     try:
         return device_cc(ordinal)
     except RuntimeError:
