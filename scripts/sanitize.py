@@ -465,7 +465,10 @@ def main() -> int:
         products(results, arguments.only, arguments.batches)
     if arguments.batches == 2:
         ladder(results, arguments.only)
-        wanted = lambda kernel: arguments.only in kernel.metadata.kernel_name  # noqa: E731
+
+        def wanted(kernel: cutlass_api.Kernel) -> bool:
+            return arguments.only in kernel.metadata.kernel_name
+
         for more in (sums, reductions, scales, weights, joints, prologues):
             more(results, wanted)
         groups(results, wanted, run)
