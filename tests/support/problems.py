@@ -79,6 +79,13 @@ def rounded_once(sums: torch.Tensor, to: torch.dtype) -> torch.Tensor:
     return (bits | (wide.double() != sums.double()).int()).view(torch.float32).to(to)
 
 
+def smallest_step(dtype: torch.dtype) -> float:
+    """The distance of the smallest numbers of a type; 0 for integers, whose sums are exact."""
+    if not dtype.is_floating_point:
+        return 0.0
+    return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+
+
 def float8_product(
     a: torch.Tensor, b: torch.Tensor, out: torch.dtype, fast_sums: bool
 ) -> torch.Tensor:
@@ -211,9 +218,10 @@ class Problem:
         out = self.types.out
         if out in INTEGERS:  # rounding towards zero drops less than one
             return self.sum_allowance + 1
-        smallest_step = torch.finfo(out).smallest_normal * torch.finfo(out).eps
         rounding = 1.01 * ROUNDOFF[out] * sum(self.parts).abs()
-        return self.sum_allowance + rounding + smallest_step
+        # Each addition to a float16 sum below its smallest normal rounds to a step of 6e-8.
+        steps = smallest_step(out) + max(self.k, 1) * smallest_step(self.types.accumulator)
+        return self.sum_allowance + rounding + steps
 
     @cached_property
     def rounding_error(self) -> float:
