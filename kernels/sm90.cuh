@@ -95,7 +95,6 @@ struct Sm90Gemm {
   using ClusterSplit = Sm90ClusterSplit<Config>;
   using GridSplit = Sm90GridSplit<Config>;
   using Store = Sm90Store<Config>;
-  using Sums = typename Registers::Sums;
   using Totals = typename Registers::Totals;
   static constexpr bool PING_PONG = Config::PING_PONG, GROUPED = Config::GROUPED,
                         ALONG_M = Config::ALONG_M, ALONG_K = Config::ALONG_K;
@@ -232,8 +231,8 @@ struct Sm90Gemm {
           // for a tile moves the group walk.)
           bool last = false;
           if constexpr (PING_PONG && !ALONG_M) last = !order.has(index + clusters);
-          Store::template store<Sums>(params, epilogue, early, slabs, slab, tile.batch, m, n, end,
-                                      last);
+          Store::template store<typename Registers::OfTile>(params, epilogue, early, slabs, slab,
+                                                            tile.batch, m, n, end, last);
         } else if constexpr (OVER_GRID) {
           GridSplit reduction(params, order.count * CLUSTER, cluster * CLUSTER + rank, split);
 #pragma unroll 1

@@ -104,6 +104,7 @@ impl Sm90 {
                             let over_grid = Sm90 { over_grid: true, ..kind };
                             offer(shapes::eight_bit_over_grid(), over_grid);
                             if class == ProductClass::Float8 {
+                                offer(shapes::float8(), kind);
                                 offer(shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
                             }
                         }
@@ -157,6 +158,7 @@ impl Sm90 {
             let kind = Sm90 { groups: Groups::AlongM, ..Sm90::of(layout) };
             offer(grouped_shapes::eight_bit(), kind);
             if class == ProductClass::Float8 {
+                offer(grouped_shapes::float8(), kind);
                 offer(grouped_shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
                 // Gradients of weights are seldom stored in 8 bits.
                 if !types.out.is_float8() {
@@ -225,12 +227,16 @@ fn serves_types(shape: &Shape, kind: Sm90, types: Types) -> bool {
     let has_instruction = !is_integer || columns.is_multiple_of(16) || [8, 24].contains(&columns);
     // Two sets of sums, one of a K block and one of all, and 48 other registers. A thread of three
     // consumers has 160 registers: at most 56 sums. One of two has 232: at most 92, which a tile of
-    // 160 columns (80) comes closest to. In ping-pong, the tensor cores would wait while the one
+    // 160 columns (80) comes closest to. With two blocks of 64 rows, which take turns, a set of sums
+    // and two of totals: 192 registers. In ping-pong, the tensor cores would wait while the one
     // consumer that multiplies adds up.
     let promotion_fits = !kind.promotes_sums(types)
         || shape.schedule == Schedule::Cooperative && {
-            let sums = rows / shape.consumers / 64 * columns / 2;
-            sums <= if shape.consumers == 3 { 56 } else { 80 }
+            match [rows / shape.consumers / 64, shape.consumers] {
+                [2, _] => columns <= 128,
+                [_, 3] => columns <= 112,
+                _ => columns <= 160,
+            }
         };
     // TMA stores boxes whose rows are multiples of 16 bytes.
     let Shape { tile, split, .. } = *shape;
