@@ -406,7 +406,8 @@ pub fn convert_pair(to: Type, high: f64, low: f64) -> Option<u64> {
 pub fn logic(a: u64, b: u64, c: u64, table: u64) -> u64 {
     let select = |word: u64, is_set: bool| if is_set { word } else { !word };
     let row = |at: u32| select(a, at & 4 != 0) & select(b, at & 2 != 0) & select(c, at & 1 != 0);
-    let word = (0..8).filter(|at| table >> at & 1 == 1).fold(0, |word, at| word | row(at));
+    let chosen = |at: u32| (table >> at & 1).wrapping_neg();
+    let word = (0..8).fold(0, |word, at| word | row(at) & chosen(at));
     unsigned(word, 4)
 }
 

@@ -37,7 +37,7 @@ impl Groups<'_> {
             "wgmma" if !first.is_multiple_of(128) => return Ok(false),
             "wgmma" => (first..first + 128).collect(),
             _ => {
-                let mut run = Run { launch, cluster: self.cluster, cta: self.cta, thread: first };
+                let mut run = Run::new(launch, self.cluster, self.cta, first);
                 let mask = mask_of(&mut run, words, &instruction.args, (first..end).collect())?;
                 (first..end).filter(|at| mask >> (at - first) & 1 == 1).collect()
             }
@@ -50,9 +50,9 @@ impl Groups<'_> {
         if !threads.iter().all(ready) {
             return Ok(false);
         }
-        let mut run = Run { launch, cluster: self.cluster, cta: self.cta, thread: first };
+        let mut run = Run::new(launch, self.cluster, self.cta, first);
         let executed = matrix::execute(&mut run, words, &instruction.args, &threads);
-        run.thread = threads[0];
+        run.select(threads[0]);
         executed.map_err(|fault| run.locate(fault))?;
         for at in threads {
             let thread = &mut self.cluster.ctas[self.cta].threads[at];
@@ -72,7 +72,7 @@ fn mask_of(run: &mut Run<'_>, words: &[&str], args: &[Arg], lanes: Vec<usize>) -
             let thread = lanes
                 .iter()
                 .find(|at| run.cluster.ctas[run.cta].threads[**at].state == State::AtCollective);
-            run.thread = *thread.ok_or("no lane waits")?;
+            run.select(*thread.ok_or("no lane waits")?);
             run.value(args.last().ok_or("no mask")?)?
         }
         _ => u64::from(u32::MAX),

@@ -187,7 +187,7 @@ impl Launch<'_> {
         let mut progress = false;
         for cta in 0..cluster.ctas.len() {
             for thread in 0..cluster.ctas[cta].threads.len() {
-                let mut run = Run { launch: self, cluster, cta, thread };
+                let mut run = Run::new(self, cluster, cta, thread);
                 progress |= run.slice().map_err(|fault| run.locate(fault))?;
             }
             let mut groups = Groups { launch: self, cluster, cta };

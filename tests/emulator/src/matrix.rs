@@ -33,14 +33,14 @@ pub fn execute(run: &mut Run<'_>, words: &[&str], args: &[Arg], threads: &[usize
 /// A value of each thread.
 fn gather(run: &mut Run<'_>, arg: &Arg, threads: &[usize]) -> Result<Vec<u64>> {
     let of = |thread: &usize| {
-        run.thread = *thread;
+        run.select(*thread);
         run.value(arg)
     };
     threads.iter().map(of).collect()
 }
 
 fn set(run: &mut Run<'_>, thread: usize, arg: &Arg, value: u64) -> Result<()> {
-    run.thread = thread;
+    run.select(thread);
     run.set(arg, value)
 }
 
@@ -123,7 +123,7 @@ fn elements(arg: &Arg) -> Result<&[Arg]> {
 /// The addresses of the rows that the lanes pass.
 fn row_addresses(run: &mut Run<'_>, arg: &Arg, threads: &[usize]) -> Result<Vec<u64>> {
     let of = |thread: &usize| {
-        run.thread = *thread;
+        run.select(*thread);
         run.address(arg)
     };
     threads.iter().map(of).collect()
@@ -333,7 +333,7 @@ fn sums(
 ) -> Result<()> {
     let packed = if kind == Type::F16 { 2 } else { 1 };
     for (at, thread) in threads.iter().enumerate() {
-        run.thread = *thread;
+        run.select(*thread);
         for register in 0..to.len() {
             let before = run.value(&from[register])?;
             let mut word = 0;
@@ -422,7 +422,7 @@ fn wgmma(run: &mut Run<'_>, words: &[&str], args: &[Arg], threads: &[usize]) -> 
     if !legal || columns > 256 || to.len() != registers {
         return Err(format!("wgmma of the shape {shape} with {} registers", to.len()));
     }
-    run.thread = threads[0];
+    run.select(threads[0]);
     // After the descriptors: whether to add, the signs of A and B, and what is transposed.
     let immediates: Vec<u64> = args[4..].iter().map(|arg| run.value(arg)).collect::<Result<_>>()?;
     let from_registers = matches!(args[1], Arg::Vector(_));

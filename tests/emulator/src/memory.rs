@@ -81,9 +81,14 @@ impl Run<'_> {
         let (address, bytes) = (self.address(&args[1])?, kind.bytes());
         let one = std::slice::from_ref(&args[0]);
         let parts = if let Arg::Vector(parts) = &args[0] { &**parts } else { one };
-        self.host(space, address, bytes * parts.len())?;
+        let from = self.host(space, address, bytes * parts.len())?;
         for (at, part) in parts.iter().enumerate() {
-            let value = self.read(space, address + (at * bytes) as u64, bytes)?;
+            let mut value = [0u8; 8];
+            // SAFETY: `host` checks all parts.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.add(at * bytes), value.as_mut_ptr(), bytes);
+            }
+            let value = u64::from_le_bytes(value);
             let value = match kind {
                 Type::Signed(width) => signed(value, width) as u64,
                 _ => value,
@@ -97,10 +102,11 @@ impl Run<'_> {
         let (address, bytes) = (self.address(&args[0])?, kind.bytes());
         let one = std::slice::from_ref(&args[1]);
         let parts = if let Arg::Vector(parts) = &args[1] { &**parts } else { one };
-        self.host(space, address, bytes * parts.len())?;
+        let to = self.host(space, address, bytes * parts.len())?;
         for (at, part) in parts.iter().enumerate() {
-            let value = self.value(part)?;
-            self.write(space, address + (at * bytes) as u64, bytes, value)?;
+            let value = self.value(part)?.to_le_bytes();
+            // SAFETY: as in `load`.
+            unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), to.add(at * bytes), bytes) };
         }
         Ok(())
     }

@@ -15,7 +15,9 @@ pub struct Run<'a> {
     pub launch: &'a Launch<'a>,
     pub cluster: &'a mut Cluster,
     pub cta: usize,
-    pub thread: usize,
+    thread: usize,
+    /// The thread's registers.
+    registers: *mut u64,
 }
 
 /// What an instruction does to the thread.
@@ -28,7 +30,30 @@ pub enum Next {
     Wait(State),
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    pub fn new(
+        launch: &'a Launch<'a>,
+        cluster: &'a mut Cluster,
+        cta: usize,
+        thread: usize,
+    ) -> Run<'a> {
+        let registers = cluster.ctas[cta].threads[thread].registers.as_mut_ptr();
+        Run { launch, cluster, cta, thread, registers }
+    }
+
+    /// Continues with another thread of the CTA.
+    pub fn select(&mut self, thread: usize) {
+        self.thread = thread;
+        self.registers = self.current_mut().registers.as_mut_ptr();
+    }
+
+    #[inline]
+    fn register(&self, slot: usize) -> u64 {
+        debug_assert!(slot < self.launch.kernel.registers);
+        // SAFETY: a thread has all registers of its kernel. They stay where they are.
+        unsafe { *self.registers.add(slot) }
+    }
+
     pub fn locate(&self, fault: Fault) -> Fault {
         let (pc, index) = (self.current().pc, self.cluster.ctas[self.cta].index);
         let instruction = &self.launch.kernel.instructions[pc];
@@ -57,30 +82,33 @@ impl Run<'_> {
             return Ok(false);
         }
         self.current_mut().state = State::Ready;
-        let instructions = &self.launch.kernel.instructions;
+        let mut pc = self.current().pc;
+        let progress = self.run_from(&mut pc);
+        self.current_mut().pc = pc;
+        progress
+    }
+
+    fn run_from(&mut self, pc: &mut usize) -> Result<bool> {
+        let instructions = &*self.launch.kernel.instructions;
         let mut progress = false;
         for _ in 0..SLICE {
-            let pc = self.current().pc;
-            let Some(instruction) = instructions.get(pc) else {
+            let Some(instruction) = instructions.get(*pc) else {
                 self.current_mut().state = State::Exited;
                 return Ok(true);
             };
             if let Some((slot, wanted)) = instruction.guard
-                && (self.current().registers[slot] & 1 == 1) != wanted
+                && (self.register(slot) & 1 == 1) != wanted
             {
-                self.current_mut().pc += 1;
+                *pc += 1;
                 continue;
             }
             match self.execute(instruction)? {
-                Next::Continue => self.current_mut().pc += 1,
-                Next::Jump(target) => self.current_mut().pc = target,
+                Next::Continue => *pc += 1,
+                Next::Jump(target) => *pc = target,
                 Next::Poll => return Ok(progress),
                 Next::Wait(state) => {
-                    let thread = self.current_mut();
-                    thread.state = state;
-                    if state != State::AtCollective {
-                        thread.pc += 1;
-                    }
+                    self.current_mut().state = state;
+                    *pc += usize::from(state != State::AtCollective);
                     return Ok(true);
                 }
             }
@@ -95,7 +123,7 @@ impl Run<'_> {
     #[inline]
     pub fn value(&self, arg: &Arg) -> Result<u64> {
         match arg {
-            Arg::Register(slot) => Ok(self.current().registers[*slot]),
+            Arg::Register(slot) => Ok(self.register(*slot)),
             Arg::Immediate(value) => Ok(*value),
             _ => self.other_value(arg),
         }
@@ -104,7 +132,7 @@ impl Run<'_> {
     #[inline(never)]
     fn other_value(&self, arg: &Arg) -> Result<u64> {
         Ok(match arg {
-            Arg::Not(slot) => self.current().registers[*slot] & 1 ^ 1,
+            Arg::Not(slot) => self.register(*slot) & 1 ^ 1,
             Arg::Symbol(Space::Shared, at) => self.own_shared(*at),
             Arg::Symbol(Space::Param, at) => {
                 self.launch.parameters.bytes().as_ptr().addr() as u64 + at
@@ -139,7 +167,9 @@ impl Run<'_> {
     pub fn set(&mut self, arg: &Arg, value: u64) -> Result<()> {
         match arg {
             Arg::Register(slot) => {
-                self.current_mut().registers[*slot] = value;
+                debug_assert!(*slot < self.launch.kernel.registers);
+                // SAFETY: as in `register`.
+                unsafe { *self.registers.add(*slot) = value };
                 Ok(())
             }
             Arg::Sink => Ok(()),
