@@ -1,6 +1,5 @@
 """Users' kernels with metadata, which `get_kernels` finds."""
 
-from pathlib import Path
 from typing import ClassVar
 
 import cutlass_api
@@ -58,7 +57,7 @@ def test_a_kernel_is_found_by_its_metadata():
         with pytest.raises(ValueError, match="the kernel of this artifact is written in Python"):
             artifact.to_bytes()
     """
-    run_python(code, PYTHONPATH=f"{Path(cutlass_api.__file__).parent.parent}:{SUPPORT.parent}")
+    run_python(code, is_warm=True)
 
 
 def test_a_kernel_runs_with_its_parameters():

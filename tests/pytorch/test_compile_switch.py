@@ -1,9 +1,6 @@
 """Switching the integration on and off: caches, threads, other extensions."""
 
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from cutlass_api.inductor import _candidates, _integration, _torch
 from cutlass_api.inductor._fusion import ProductPass
+from support import SUPPORT
 from support.helpers import run_python
 from support.pretended_gpu import Lowered, lower
 from support.torch_compile import W, X, has_ours, is_ours, relu_of_linear, tensors
@@ -153,11 +151,11 @@ def test_the_autotuning_cache_knows_kernels_and_versions(enabled, monkeypatch) -
 def test_a_warm_cache_serves_the_same_version_only(tmp_path: Path) -> None:
     """The second process imports only torch, and the package after its first compilation."""
     found = []
+    script = (SUPPORT / "warm_cache.py").read_text()
     for settings in (["enabled", "enabled"], ["torch", "enabled", "other"]):
-        script = Path(__file__).parents[1] / "support" / "warm_cache.py"
-        command = [sys.executable, str(script), *settings]
-        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-        found += subprocess.check_output(command, env=environment, text=True, timeout=300).split()
+        variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+        out = run_python(script, *settings, timeout=300, is_warm=True, **variables)
+        found += out.split()
     assert found == ["False", "True", "False", "True", "False"]
 
 
@@ -215,4 +213,4 @@ def test_inductor_s_autotuning_process_finds_our_functions(enabled, tmp_path) ->
         request.make_run_fn(a, b, out=out)()
         assert (out == 64).all()
     """
-    run_python(code, tmp_path / "request", timeout=300)
+    run_python(code, tmp_path / "request", timeout=300, is_warm=True)

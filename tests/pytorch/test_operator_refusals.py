@@ -1,12 +1,12 @@
 """What `torch.ops.cutlass_api` refuses."""
 
 from contextlib import nullcontext
-from pathlib import Path
 
 import cutlass_api.ops
 import pytest
 import torch
 from cutlass_api.ops import OPS
+from support import TESTS
 from support.helpers import run_python
 from support.operator_calls import BIAS_RELU, EVERY, F8, each_call, ends, every, operator_of, randn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -228,7 +228,7 @@ def test_distributed_tensors_beside_others_are_refused():
                 else:
                     print(overload, "computes")
     """
-    first, second, *lines = run_python(script, Path(__file__).parents[1]).splitlines()
+    first, second, *lines = run_python(script, TESTS, is_warm=True).splitlines()
     reason = "some operands are DTensors and others are not; distribute the others, too"
     assert first.startswith(f"cutlass_api::mm: {reason}")
     assert second.startswith(f"cutlass_api::linear: {reason}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import cutlass_api
+from support import warm
 
 HERE = Path(__file__).parent
 
@@ -123,20 +124,20 @@ def run(script: str, *, counted: bool = False, emulated: bool = False, **more: s
     script fails.
 
     ``counted``: return the instruction counts between each ``begin()`` and ``end()`` instead of the
-    script's output. ``emulated``: the CPU executes launches. ``more``: environment variables.
+    script's output. ``emulated``: the CPU executes launches. ``more``: environment variables,
+    which need an interpreter of their own since imports read some of them.
     """
-    command = [sys.executable, "-c", script]
-    if counted:
-        command.insert(0, str(build() / "count"))
-    if emulated:
-        command[-1] = f"import stand_in.emulated\n{script}"
-    result = subprocess.run(
-        command,
-        env={**environment(emulated=emulated), **more},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    variables = {**environment(emulated=emulated), **more}
+    if emulated and not more:
+        server = warm.server("stand_in.emulated", variables)
+        result = server.run(script, environment=variables, timeout=600)
+    else:
+        command = [sys.executable, "-c", script]
+        if counted:
+            command.insert(0, str(build() / "count"))
+        if emulated:
+            command[-1] = f"import stand_in.emulated\n{script}"
+        result = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
     if result.returncode != 0:
         raise AssertionError(
             f"the script failed with {result.returncode}:\n{result.stdout}\n{result.stderr}"

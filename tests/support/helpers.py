@@ -19,6 +19,10 @@ from cutlass_api.metadata import Sm90DesignMetadata
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck as check_operator
 
+from support import TESTS, warm
+
+#: What a process imports for its first compilation.
+INDUCTOR = "torch, torch._inductor.compile_fx, torch._inductor.select_algorithm"
 #: Every supported element type.
 DTYPES = {
     name: getattr(torch, name)
@@ -187,22 +191,45 @@ def names(kernels):
     return [kernel.metadata.kernel_name for kernel in kernels]
 
 
-def run_python(code, *arguments, timeout=60, check=True, flags=(), **environment):
-    """The output of a script in a subprocess. An environment variable of None is removed."""
-    process = start_python(code, *arguments, flags=flags, **environment)
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
+def run_python(code, *arguments, timeout=60, check=True, flags=(), is_warm=False, **environment):
+    """The output of a script in a subprocess. An environment variable of None is removed.
+
+    ``is_warm``: the subprocess has imported torch and Inductor before (warm.py), for scripts whose
+    result does not depend on when this happens.
+    """
+    if is_warm:
+        server = warm.server(INDUCTOR, with_tests_on_path())
+        variables = changed_environment(environment)
+        text = textwrap.dedent(code)
+        done = server.run(text, *arguments, environment=variables, timeout=timeout)
+        status, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        process = start_python(code, *arguments, flags=flags, **environment)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        status = process.returncode
     if check:
-        assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
+        assert status == 0, f"exit status {status}\n{out}\n{err}"
     return out
+
+
+def changed_environment(changes):
+    """This process's variables with some changes. A variable of None is removed."""
+    return {name: value for name, value in (os.environ | changes).items() if value is not None}
+
+
+def with_tests_on_path():
+    """The environment of a process that imports `support`."""
+    path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def start_python(code, *arguments, flags=(), **environment):
     """A script started in a separate process."""
-    env = {name: value for name, value in (os.environ | environment).items() if value is not None}
+    env = changed_environment(environment)
     command = [sys.executable, *flags, "-c", textwrap.dedent(code), *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
