@@ -62,7 +62,7 @@ def test_operands(groups):
 )
 def test_scales(groups):
     counts = launches(*(f"{group}()" for group in groups.split()), module="emulation_scales")
-    assert len(counts) == len(groups.split()) and min(counts) > 10, counts
+    assert len(counts) == len(groups.split()) and min(counts) >= 6, counts
 
 
 def test_groups_along_k():
@@ -76,7 +76,8 @@ def test_two_products_in_groups():
 
 
 def test_gated_layers_of_groups():
-    assert launches("gated_mlp()", module="emulation_groups")[0] >= 16
+    # Both launches of each case.
+    assert launches("gated_mlp()", module="emulation_groups")[0] >= 8
 
 
 def test_rows_of_groups():

@@ -150,13 +150,17 @@ def accumulation() -> None:
 
 def scales_along_k() -> None:
     """The scales of `scaled_grouped_mm` with groups along K: of all, of groups, of rows and columns
-    of each group, and of blocks, inside which groups begin and end.
+    of each group, and of blocks, inside which groups begin and end. All pairs, or two of each kind:
+    the first by sm90, the second by simt.
     """
     failures = []
     (m, n), sizes = (140, 152), [0, 100, 128, 0, 70]
     of_a = [(), (5, 1, 1), (5, m, 1), (m, 3), (2, 3)]
     of_b = [(), (5, 1, 1), (5, 1, n), (3, n), (3, 2)]
-    for at, shapes in enumerate(product(of_a, of_b)):
+    turns = range(len(of_b) if SPARSE == 1 else 2)
+    pairs = [(at, at + turn) for at in range(len(of_a)) for turn in turns]
+    for of, (at, to) in enumerate(pairs):
+        shapes = of_a[at], of_b[to % len(of_b)]
         types = NARROW[2 + at % 2]
         problem = GroupsAlongK(types, sizes, (m, n), FORMS_ALONG_K[types.a]).with_fast_sums
         depth = problem.a.shape[1]
@@ -175,7 +179,7 @@ def scales_along_k() -> None:
         args = problem.arguments(out, EpilogueArguments(source, D=out, **operands))
         kernels = [kernel for kernel in tried(args) if family_of(kernel) in ("sm90", "simt")]
         assert depth == 317 and family_of(kernels[0]) == "sm90"
-        for kernel in kernels[at % 2 :: 2]:
+        for kernel in kernels[of % 2 :: 2]:
             out.fill_(torch.nan)
             kernel.run(args)
             try:
@@ -201,11 +205,11 @@ def two_products(has_index: bool = False) -> None:
 
 
 def gated_mlp() -> None:
-    """Both launches, by the first kernel of each third if not all run."""
+    """Both launches, by each sixth kernel, other ones in each case, if not all run."""
     failures = []
-    for case in mlp.CASES:
+    for at, case in enumerate(mlp.CASES):
         try:
-            mlp.check(case, 3 if SPARSE > 1 else 1)
+            mlp.check(case, *((2 * at % 6, 6) if SPARSE > 1 else ()))
         except (AssertionError, RuntimeError) as error:
             failures.append(f"{case}: {error}")
     finish(failures)

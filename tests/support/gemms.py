@@ -118,9 +118,11 @@ def sample(kernels: list[cutlass_api.Kernel]) -> list[cutlass_api.Kernel]:
     return list(dict.fromkeys(chosen))
 
 
-def try_all(types: Types, shape, forms, layout: str, artifacts, tf32: bool) -> list[str]:
-    """A sample of the kernels that `get_kernels` returns for a problem. The sample must not be
-    empty.
+def try_all(
+    types: Types, shape, forms, layout: str, artifacts, tf32: bool, share: slice = slice(None)
+) -> list[str]:
+    """A sample of the kernels that `get_kernels` returns for a problem, or a share of it. The
+    sample must not be empty.
     """
     failures = []
     for name, (a_form, b_form, out_form) in forms.items():
@@ -134,6 +136,7 @@ def try_all(types: Types, shape, forms, layout: str, artifacts, tf32: bool) -> l
             failures.append(f"{types}, {what}: no kernel")
             continue
         chosen = sample(kernels)
+        chosen = chosen[share] or chosen
         for kernel, artifact in zip(chosen, artifacts.of(chosen), strict=True):
             if isinstance(artifact, Exception):
                 continue  # `test_every_kernel` reports it
