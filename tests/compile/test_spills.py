@@ -17,6 +17,7 @@ from cutlass_api.ops._gated_mlp import gate_and_up
 from support.compiling import check_code, demanding
 from support.epilogues import fake_fused, linear
 from support.helpers import fake, fake_gemm
+from support.properties import diagonals
 
 functions = pytest.mark.parametrize("function", [None, linear], ids=["plain", "linear"])
 
@@ -30,8 +31,11 @@ def float32_kernels(function, layout, is_wanted):
 
 
 @pytest.mark.usefixtures("tf32_allowed", "cache_directory")
-@pytest.mark.parametrize("layout", ["ttt", "nnt"])
-@functions
+@pytest.mark.parametrize(
+    "function, layout",
+    diagonals([None, linear], ["nnt", "ttt"]),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_operands_from_registers_spill_none(function, layout):
     """float32 operands of which one is not K-major; the output transposed or not."""
     args, kernels = float32_kernels(
@@ -44,8 +48,9 @@ def test_operands_from_registers_spill_none(function, layout):
 
 
 @pytest.mark.usefixtures("cache_directory")
-@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("accumulates", [False, True])
+@pytest.mark.parametrize(
+    "accumulates, out_dtype", diagonals([False, True], [torch.bfloat16, torch.float32]), ids=str
+)
 def test_groups_along_k_neither_spill_nor_serialize(accumulates, out_dtype):
     """Also with an epilogue that adds to the output."""
     m, n, k, groups = 512, 768, 4096, 16
@@ -80,8 +85,9 @@ SCALED_ALONG_K = {
 
 
 @pytest.mark.usefixtures("cache_directory")
-@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("kind", SCALED_ALONG_K)
+@pytest.mark.parametrize(
+    "kind, out_dtype", diagonals(SCALED_ALONG_K, [torch.bfloat16, torch.float32]), ids=str
+)
 def test_float8_groups_along_k_neither_spill_nor_serialize(kind, out_dtype):
     """All tiles, also those of fast sums."""
     (source, shapes), dtype = SCALED_ALONG_K[kind], torch.float8_e4m3fn
@@ -103,20 +109,22 @@ def test_float8_groups_along_k_neither_spill_nor_serialize(kind, out_dtype):
 
 #: Short, and of all operands: a clamped gate, biases of groups, a residual, factors of rows, a
 #: second output.
-TWO_PRODUCTS = [
-    "D = silu(accum) * product(up)\n    return D\n",
-    """gate = minimum(accum + bias, 7.0)
+TWO_PRODUCTS = {
+    "swiglu": "D = silu(accum) * product(up)\n    return D\n",
+    "clamped": """gate = minimum(accum + bias, 7.0)
     D = gate * sigmoid(gate * 1.702) * (clamp(product(up) + of_up, -7.0, 7.0) + 1) * row + C
     return D, gate
 """,
-]
+}
 
 
 @pytest.mark.usefixtures("cache_directory")
-@pytest.mark.parametrize("body", TWO_PRODUCTS, ids=["swiglu", "clamped"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_two_products_in_groups_neither_spill_nor_serialize(body, dtype):
+@pytest.mark.parametrize(
+    "name, dtype", diagonals(TWO_PRODUCTS, [torch.float16, torch.bfloat16]), ids=str
+)
+def test_two_products_in_groups_neither_spill_nor_serialize(name, dtype):
     """Both schedules of sm90."""
+    body = TWO_PRODUCTS[name]
     m, n, k, groups = 2048, 768, 2048, 16
     a, out, ends = fake(m, k, dtype=dtype), fake(m, n, dtype=dtype), fake(groups, dtype=torch.int32)
     b, up = (fake(groups, k, n, dtype=dtype, layout="n") for _ in range(2))

@@ -24,6 +24,16 @@ def some(cases: Iterable[Any]) -> list[Any]:
     return list(cases)[:: 1 if SPARSE == 1 else 2]
 
 
+def diagonals(rows: Iterable[Any], columns: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Each row with one column, in turn, so that each column has a row; all pairs with all
+    kernels.
+    """
+    every = range(len(columns) if SPARSE == 1 else 1)
+    return [
+        (row, columns[(at + turn) % len(columns)]) for turn in every for at, row in enumerate(rows)
+    ]
+
+
 # ---- kernels -------------------------------------------------------------------------------------
 
 
