@@ -79,7 +79,8 @@ def test_derivatives_of_derivatives(interleaved):
         return OPS.grouped_gated_mlp(a, up, down, offs, "silu", interleaved, *biases)
 
     assert torch.autograd.gradcheck(function, tensors)
-    assert torch.autograd.gradgradcheck(function, tensors)
+    # All elements of the second derivatives would take many times as long as their projections.
+    assert torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
 
     def loss(*tensors):
         return function(*tensors)[0].sin().sum()
