@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import cutlass_api.inductor
@@ -24,6 +25,12 @@ def launched(lowered: Lowered) -> Counter[str]:
     return launches(lowered.call)
 
 
+@cache
+def without_us(name: str, count: int) -> Lowered:
+    """The code without our kernels, which several tests compare."""
+    return lower_model(name, count, lambda choice: True)
+
+
 def without_paths(lowered: Lowered) -> str:
     """The code without the folder of its files, whose names are hashes of kernels."""
     return re.sub(r"kernel path: .*/", "", lowered.code)
@@ -36,7 +43,7 @@ def with_us(name: str, count: int, prefers: Callable[[Any], bool]) -> Lowered:
 
 @pytest.mark.parametrize("name, count", some(CASES))
 def test_models_have_as_many_launches_as_without_us_at_most(name: str, count: int) -> None:
-    theirs = launched(lower_model(name, count, lambda choice: True))
+    theirs = launched(without_us(name, count))
     ours = launched(with_us(name, count, is_ours))
     assert any("cutlass_api" in kernel for kernel in ours)
     assert ours.total() <= theirs.total(), (ours, theirs)
@@ -44,7 +51,7 @@ def test_models_have_as_many_launches_as_without_us_at_most(name: str, count: in
 
 @pytest.mark.parametrize("name, count", CASES[::3])
 def test_where_torch_is_faster_the_code_is_that_without_us(name: str, count: int) -> None:
-    theirs = lower_model(name, count, lambda choice: True)
+    theirs = without_us(name, count)
     torchs = with_us(name, count, lambda choice: not is_ours(choice))
     assert any(is_ours(choice) for choices in torchs.choices for choice in choices), "offered"
     assert launched(torchs) == launched(theirs)
@@ -53,14 +60,14 @@ def test_where_torch_is_faster_the_code_is_that_without_us(name: str, count: int
 
 def test_a_model_of_one_row_compiles_as_without_us() -> None:
     """Inductor decomposes its products."""
-    theirs = lower_model("llama", 1, lambda choice: True)
+    theirs = without_us("llama", 1)
     ours = with_us("llama", 1, is_ours)
     assert without_paths(ours) == without_paths(theirs) and not ours.choices
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_q_k_and_v_of_some_rows_are_one_launch(name: str) -> None:
-    ours, theirs = with_us(name, 8, is_ours), lower_model(name, 8, lambda choice: True)
+    ours, theirs = with_us(name, 8, is_ours), without_us(name, 8)
     launches = launched(ours)
     assert launches["extern_kernels.cutlass_api_joint_linear"] == 1
     # Gate and up are one launch, too, with the operation behind them.
