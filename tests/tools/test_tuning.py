@@ -46,9 +46,9 @@ def test_the_winner_ranks_first_from_then_on(tuned):
 
 def test_an_exhaustive_search_finds_the_fastest(tuned):
     script = """
-        kernels = cutlass_api.get_kernels(args)[:30]
+        kernels = cutlass_api.get_kernels(args)[:36:3]
         result = cutlass_api.autotune(args, kernels=kernels, search="exhaustive", progress=False)
-        assert len(result.trials) == 30 and result.untried == 0
+        assert len(result.trials) == 12 and result.untried == 0
         measured = times(kernels)
         assert measured[result.winner.metadata.kernel_name] == min(measured.values())
         del result
