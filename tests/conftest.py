@@ -2,6 +2,7 @@
 skipped.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -19,6 +20,16 @@ def pytest_collection_modifyitems(items):
     except RuntimeError as error:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs a CUDA GPU: {error}"))
+
+
+def pytest_collection_finish():
+    """The collector need not look at what the imports made: millions of objects."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
