@@ -120,7 +120,7 @@ struct SkinnyGemm {
     using ReaderA = FragmentReader<Element, A_K_MAJOR, (READ_M > TILE_M ? READ_M : TILE_M), TILE_K,
                                    READ_M, Adjacent::HALVES>;
     using ReaderB = FragmentReader<Element, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Adjacent::SLOTS>;
-    using Mma = ptx::Mma<Element, f32>;
+    using Mma = ptx::Mma<Element, Element, f32>;
     static constexpr int STEPS = TILE_K / TileA::K_STEP / WARPS_K;  // of mma.sync along K
     static_assert(STEPS >= 1);
 

@@ -8,7 +8,8 @@
 // flight. Within a block, the fragments of a step are loaded while those of the previous step are
 // multiplied.
 //
-// Elements      f16, bf16, s8, u8, f64, or f32 (rounded to tf32), the same for A and B.
+// Elements      f16, bf16, s8, u8, f64, or f32 (rounded to tf32), the same for A and B; or each is
+//               e4m3 or e5m2.
 // Accumulators  f32; s32 for integers; f64 for f64; f16 also for f16.
 // Strides       1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //               stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of
@@ -22,12 +23,15 @@
 #include "common/raster.cuh"
 #include "common/store_singly.cuh"
 #include "common/types.cuh"
+#include "sm80/scales.cuh"
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
           int TILE_M, int TILE_N, int TILE_K, int WARPS_M, int WARPS_N, int STAGES, int ALIGN,
-          Groups GROUPS, class Epilogue>
+          Groups GROUPS, bool FAST_SUMS, class Epilogue>
 struct Sm80Gemm {
-  static_assert(is_same<A, B>, "mma.sync multiplies operands of one type");
+  static constexpr ElementClass CLASS = class_of<A>;
+  static_assert(is_same<A, B> || (CLASS == ElementClass::FLOAT8 && class_of<B> == CLASS),
+                "mma.sync multiplies operands of one type, or any two of float8");
   static constexpr bool GROUPED = GROUPS != Groups::NONE, ALONG_M = GROUPS == Groups::ALONG_M;
   static_assert(8 * ALIGN == bits_of<A> || !ALONG_M || A_K_MAJOR, "a group may begin at any row");
   static_assert(8 * ALIGN == bits_of<A> || GROUPS != Groups::ALONG_K || !(A_K_MAJOR || B_K_MAJOR),
@@ -44,14 +48,28 @@ struct Sm80Gemm {
   using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
   using ReaderA = FragmentReader<A, A_K_MAJOR, TILE_M, TILE_K, WARP_M, Adjacent::SLOTS>;
   using ReaderB = FragmentReader<B, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Adjacent::HALVES>;
-  using Mma = ptx::Mma<A, Accumulator>;
+  using Mma = ptx::Mma<A, B, Accumulator>;
   using Value = EpilogueValue<Accumulator>;
 
   // Tensor cores truncate when they add the products of a step (32 bytes of K) to an accumulator.
   // With f32 output, where this would be visible, each step starts from zero and is added to the
   // accumulator with rounding.
   static constexpr bool ROUNDS_STEPS =
-      is_same<Accumulator, f32> && is_same<Out, f32> && class_of<A> == ElementClass::HALF;
+      is_same<Accumulator, f32> && is_same<Out, f32> && CLASS == ElementClass::HALF;
+
+  // Of float8 products, tensor cores keep 14 bits of a sum (docs/design/accuracy.md). Chains of 128
+  // products start from zero and are added to totals with rounding; of 512 where the output's
+  // rounding is larger: bfloat16 and float8. Block scales multiply the sums of a part of a K block.
+  // FAST_SUMS: all products form one chain.
+  static constexpr bool CHAINED = CLASS == ElementClass::FLOAT8 && !FAST_SUMS;
+  static_assert(CHAINED || !FAST_SUMS || CLASS == ElementClass::FLOAT8);
+  using Scales = Sm80Scales<Epilogue, TILE_M, TILE_N, TILE_K, THREADS>;
+  static_assert(CHAINED || !Scales::PRESENT, "scales apply to the sums of a chain");
+  static constexpr bool ROUGH_OUTPUT = is_same<Out, bf16> || class_of<Out> == ElementClass::FLOAT8;
+  // A chain: CHAIN K blocks, or CHAIN_STEPS steps of one.
+  static constexpr int CHAIN = Scales::PRESENT ? 1 : (ROUGH_OUTPUT ? 512 : 128) / TILE_K;
+  static constexpr int CHAIN_STEPS = TILE_K / Scales::PARTS / TileA::K_STEP;
+  static_assert(!CHAINED || (CHAIN > 0 && is_power_of_two(CHAIN)));
 
   // ptxas moves mma.sync across a barrier but not across a branch. An mma.sync of f64 takes so long
   // that ptxas would issue all of a block before the barrier: none would remain to hide the latency
@@ -85,14 +103,17 @@ struct Sm80Gemm {
 
   static constexpr int SMEM_BYTES =
       STAGES * STAGE_BYTES > ALL_SLABS_BYTES ? STAGES * STAGE_BYTES : ALL_SLABS_BYTES;
+  static_assert(SMEM_BYTES + Scales::BYTES <= 99 * 1024, "what a CTA has on every chip");
   // A multiprocessor has 65536 registers. 128 accumulators per thread need up to 255 registers (256
   // threads), 64 need 168 (384 threads), fewer need 128 (512 threads). Copies of less than 16 bytes
   // need about as many registers again, and so do separate sums of steps, except on sm_90. f64 has
-  // two registers per accumulator, and fragments need as many.
+  // two registers per accumulator, and fragments need as many. Chains have totals beside the sums,
+  // and single elements of 8 bits take a register each.
   static constexpr int SUMS = TILE_M * TILE_N / THREADS *
-                              (is_same<Value, f64>             ? 4
-                               : ALIGN == 16 && !DIVIDES_BLOCK ? 1
-                                                               : 2);
+                              (is_same<Value, f64>                         ? 4
+                               : CHAINED && !ASYNC                         ? 8
+                               : ALIGN == 16 && !DIVIDES_BLOCK && !CHAINED ? 1
+                                                                           : 2);
   static constexpr int THREADS_PER_SM = SUMS >= 128 ? 256 : SUMS >= 64 ? 384 : 512;
   static constexpr int MIN_CTAS = THREADS_PER_SM > THREADS ? THREADS_PER_SM / THREADS : 1;
 
@@ -117,6 +138,7 @@ struct Sm80Gemm {
     const ReaderB reader_b(warp_n);
 
     typename Mma::Sums sums[WARP_M / 16][WARP_N / 8] = {};
+    typename Mma::Sums totals[WARP_M / 16][WARP_N / 8] = {};  // if CHAINED
     typename ReaderA::Fragments a[2];
     typename ReaderB::Fragments b[2];
     typename CopierA::Staged staged_a;  // if not ASYNC
@@ -153,6 +175,31 @@ struct Sm80Gemm {
       k_left -= TILE_K;
       filled = advance(filled);
     };
+    Scales scales{epilogue, position.batch, tile_m, tile_n, position.end, params.n, position.k};
+    // Adds the sums of a chain, which ends in this block, to the totals. `part`: of the block.
+    auto add_chain = [&](int block, int part) {
+      if constexpr (CHAINED) {
+#pragma unroll
+        for (int i = 0; i < WARP_M / 16; ++i)
+#pragma unroll
+          for (int j = 0; j < WARP_N / 8; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              f32& total = totals[i][j].values[e];
+              if constexpr (Scales::PRESENT) {
+                const f32* factors = scales.of(block, part);
+                const int row = ReaderA::coordinate(2 * i + e / 2, threadIdx.x % 32 / 4),
+                          column = ReaderB::coordinate(j, threadIdx.x % 4 * 2 + e % 2);
+                total += sums[i][j].values[e] *
+                         (factors[warp_m + row] * factors[TILE_M + warp_n + column]);
+              } else {
+                total += sums[i][j].values[e];
+              }
+            }
+            sums[i][j] = {};
+          }
+      }
+    };
     auto load_fragments = [&](int step) {
       reader_a.load(a[step % 2], read, step);
       reader_b.load(b[step % 2], read + TileA::BYTES, step);
@@ -174,6 +221,12 @@ struct Sm80Gemm {
         store();
         next_block();
       }
+      if constexpr (Scales::PRESENT)
+#pragma unroll
+        for (int step = 0; step < STEPS - 1; ++step) {
+          scales.fetch(0, step);
+          scales.store(0, step);
+        }
       __syncthreads();
       load_fragments(0);
       if constexpr (BRANCHES_AT_BARRIER) copy_ragged();
@@ -186,6 +239,10 @@ struct Sm80Gemm {
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         if (ASYNC && !BRANCHES_AT_BARRIER && step == COPY_A_STEP) copy_ragged();
+        if constexpr (Scales::PRESENT) {
+          if (step > 0) scales.store(block + 1, step - 1);
+          if (step < STEPS - 1) scales.fetch((block + 1) * TILE_K, step);
+        }
         if (step == STEPS - 1) {
           // The block's last fragments are in registers. After the barrier, the next block has
           // arrived and this block's stage may be filled. (After the last block, the fragments
@@ -223,14 +280,17 @@ struct Sm80Gemm {
               for (int e = 0; e < 4; ++e) sums[i][j].values[e] += step_sums.values[e];
             }
           }
+        if (CHAINED && step % CHAIN_STEPS == CHAIN_STEPS - 1 && block % CHAIN == CHAIN - 1)
+          add_chain(block, step / CHAIN_STEPS);
       }
     }
+    if constexpr (CHAINED && CHAIN > 1) add_chain(0, 0);  // the rest
 
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the stages may be overwritten by the slabs
     Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLAB_BYTES);
-    store_sums(params, epilogue, sums, slab, position.batch, tile_m + warp_m, tile_n + warp_n,
-               position.end);
+    store_sums(params, epilogue, CHAINED ? totals : sums, slab, position.batch, tile_m + warp_m,
+               tile_n + warp_n, position.end);
   }
 
   // Stores a warp's accumulators, 16 rows at a time, through the warp's slab of shared memory, so

@@ -297,15 +297,16 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned sha
 
 // ---- "Warp-level Matrix Instructions: mma" ---------------------------------------------------
 
-// sums += A * B for a 16 x 8 tile over 32 bytes of K (16 f16 or bf16, 8 tf32, 32 s8 or u8).
+// sums += A * B for a 16 x 8 tile over 32 bytes of K (16 f16 or bf16, 8 tf32, 32 s8, u8, e4m3 or
+// e5m2).
 // Fragments of lane 4 g + j, where a word is the j-th four bytes of 16 bytes of K:
 //   A     words of {row g, row g + 8} x {first, second 16 bytes of K}, rows varying fastest
 //   B     words of {first, second 16 bytes of K} of column g
 //   sums  rows g and g + 8, columns 2j and 2j + 1
-template <class Element, class Accumulator> struct Mma;
+template <class A, class B, class Accumulator> struct Mma;
 
-#define RUTLASS_MMA(ELEMENT, ACCUMULATOR, CONSTRAINT, INSTRUCTION)                              \
-  template <> struct Mma<ELEMENT, ACCUMULATOR> {                                                \
+#define RUTLASS_MMA(A, B, ACCUMULATOR, CONSTRAINT, INSTRUCTION)                                 \
+  template <> struct Mma<A, B, ACCUMULATOR> {                                                   \
     struct Sums { ACCUMULATOR values[4]; };                                                     \
     static __device__ __forceinline__ ACCUMULATOR get(const Sums& sums, int row_half,           \
                                                       int column) {                             \
@@ -320,15 +321,61 @@ template <class Element, class Accumulator> struct Mma;
           : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                              \
     }                                                                                           \
   };
-RUTLASS_MMA(f16, f32, "+f", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
-RUTLASS_MMA(bf16, f32, "+f", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
-RUTLASS_MMA(f32, f32, "+f", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
-RUTLASS_MMA(s8, s32, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32")
-RUTLASS_MMA(u8, s32, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32")
+RUTLASS_MMA(f16, f16, f32, "+f", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
+RUTLASS_MMA(bf16, bf16, f32, "+f", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+RUTLASS_MMA(f32, f32, f32, "+f", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
+RUTLASS_MMA(s8, s8, s32, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32")
+RUTLASS_MMA(u8, u8, s32, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32")
+// float8: the machine instruction (QMMA) exists on 8.9 and 12.x.
+#if __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+RUTLASS_MMA(e4m3, e4m3, f32, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32")
+RUTLASS_MMA(e4m3, e5m2, f32, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32")
+RUTLASS_MMA(e5m2, e4m3, f32, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32")
+RUTLASS_MMA(e5m2, e5m2, f32, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32")
+#endif
 #undef RUTLASS_MMA
 
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
+// Other chips since 9.0 have it in PTX only. ptxas translates it to conversions and two HMMA that
+// start from zero, and adds their sums in float32; it has so many in flight that kernels spill.
+// Here HMMA adds the products of the converted numbers, which are exact, to the sums directly. Of
+// each word, the first instruction multiplies two elements of K, the second the other two.
+template <class A, class B> struct Mma<A, B, f32> : Mma<f16, f16, f32> {
+  using Half = Mma<f16, f16, f32>;
+  // "Data Movement and Conversion Instructions: cvt".
+  template <class Element>
+  static __device__ __forceinline__ void widen(unsigned (&pairs)[2], unsigned word) {
+    if constexpr (is_same<Element, e4m3>)
+      asm("{ .reg .b16 low, high;\n mov.b32 {low, high}, %2;\n"
+          " cvt.rn.f16x2.e4m3x2 %0, low;\n cvt.rn.f16x2.e4m3x2 %1, high; }"
+          : "=r"(pairs[0]), "=r"(pairs[1])
+          : "r"(word));
+    else
+      asm("{ .reg .b16 low, high;\n mov.b32 {low, high}, %2;\n"
+          " cvt.rn.f16x2.e5m2x2 %0, low;\n cvt.rn.f16x2.e5m2x2 %1, high; }"
+          : "=r"(pairs[0]), "=r"(pairs[1])
+          : "r"(word));
+  }
+  static __device__ __forceinline__ void accumulate(Half::Sums& sums, unsigned a0, unsigned a1,
+                                                    unsigned a2, unsigned a3, unsigned b0,
+                                                    unsigned b1) {
+    static_assert(class_of<A> == ElementClass::FLOAT8 && class_of<B> == ElementClass::FLOAT8);
+    unsigned a[4][2], b[2][2];
+    widen<A>(a[0], a0);
+    widen<A>(a[1], a1);
+    widen<A>(a[2], a2);
+    widen<A>(a[3], a3);
+    widen<B>(b[0], b0);
+    widen<B>(b[1], b1);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      Half::accumulate(sums, a[0][i], a[1][i], a[2][i], a[3][i], b[0][i], b[1][i]);
+  }
+};
+#endif
+
 // f16 accumulators are packed two to a word: columns 2j and 2j + 1 of a row.
-template <> struct Mma<f16, f16> {
+template <> struct Mma<f16, f16, f16> {
   struct Sums { unsigned values[2]; };
   static __device__ __forceinline__ f16 get(const Sums& sums, int row_half, int column) {
     return {static_cast<unsigned short>(sums.values[row_half] >> 16 * column)};
@@ -349,7 +396,7 @@ template <> struct Mma<f16, f16> {
 //   sums  as above
 // 9.0 has an instruction of this shape. Other chips have one of 8 x 8 over 4 elements of K, whose
 // fragments are parts of these; NVRTC would translate the larger shape into it.
-template <> struct Mma<f64, f64> {
+template <> struct Mma<f64, f64, f64> {
   struct Sums { f64 values[4]; };
   static __device__ __forceinline__ f64 get(const Sums& sums, int row_half, int column) {
     return sums.values[2 * row_half + column];

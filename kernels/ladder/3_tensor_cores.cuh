@@ -32,7 +32,7 @@ struct RowMajor {
 
 // A warp's outputs.
 template <class Layout> struct WarpTile {
-  using Mma = ptx::Mma<f16, f32>;
+  using Mma = ptx::Mma<f16, f16, f32>;
   Mma::Sums sums[WARP_M / 16][WARP_N / 8] = {};
 
   // The warp's first row and column in the CTA's tile.

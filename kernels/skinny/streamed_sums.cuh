@@ -28,7 +28,7 @@ template <class Gemm> struct SkinnyStreamedSums {
   using Element = typename Gemm::Element;
   using Code = typename Gemm::WideElement;
   using Epilogue = typename Gemm::EpilogueOf;
-  using Mma = ptx::Mma<Element, f32>;
+  using Mma = ptx::Mma<Element, Element, f32>;
   static constexpr bool CODES = bits_of<Code> == 4;
   static constexpr int ROWS = Gemm::TILE_ROWS, WARP_N = Gemm::WARP_N;
   static constexpr int TILE_K = Gemm::TILE_DEPTH, LENGTH = TILE_K / Gemm::WARPS_K;

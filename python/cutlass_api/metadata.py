@@ -308,6 +308,8 @@ class Sm80DesignMetadata(BLASDesignMetadata):
     - ``warp_shape``: warps of a CTA along M, N and K.
     - ``stages``: pipeline stages of A and B tiles in shared memory.
     - ``load_bytes``: the size of one load. Addresses and leading strides are multiples of it.
+    - ``fast_sums``: float8 products are summed with 14 bits. The kernel serves arguments with
+      ``PerformanceControls(fast_sums=True)``.
 
     The CTAs of a cluster split K and add up their partial sums in a fixed order.
     """
@@ -315,6 +317,7 @@ class Sm80DesignMetadata(BLASDesignMetadata):
     warp_shape: tuple[int, int, int]
     stages: int
     load_bytes: int
+    fast_sums: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,6 +315,7 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
                 triple([config.warps[0], config.warps[1], 1])?,
                 any(py, config.stages)?,
                 any(py, config.align)?,
+                any(py, config.fast_sums)?,
             ],
         ),
         Design::Sm90(config) => SM90.object(

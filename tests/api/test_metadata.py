@@ -56,7 +56,7 @@ def fields(cls):
         "Sm100DesignMetadata": "tile_shape cluster_shape use_2cta_mma use_tma_store",
         "SimtDesignMetadata": "tile_shape cluster_shape slices stages load_bytes",
         "SkinnyDesignMetadata": "tile_shape cluster_shape warp_shape stages load_bytes narrow",
-        "Sm80DesignMetadata": "tile_shape cluster_shape warp_shape stages load_bytes",
+        "Sm80DesignMetadata": "tile_shape cluster_shape warp_shape stages load_bytes fast_sums",
     }.items(),
 )
 def test_fields_and_their_order(name, expected):

@@ -48,7 +48,7 @@ UPWARDS = {
     ("nn", "transformers"): "for a model of transformers, whose save_pretrained calls a quantizer",
 }
 #: The folders of kernels/ from the top; files beside them come first.
-KERNEL_FLOORS = ["", "ladder", "sm90", "skinny", "quantize", "common"]
+KERNEL_FLOORS = ["", "ladder", "sm90", "sm80", "skinny", "quantize", "common"]
 #: Folders of src/kernel/ that import folders which import them.
 KERNEL_CIRCLES = {"cost": "the cost models read the configurations of their families"}
 #: Files to check, and those without a limit: the stub has as many lines as the extension has items.

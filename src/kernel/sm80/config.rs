@@ -21,6 +21,9 @@ pub struct Sm80 {
     pub align: u32,
     /// What the groups of a grouped GEMM divide.
     pub groups: Groups,
+    /// float8: whether all products of a sum form one chain in the tensor cores, which keep 14 bits
+    /// of it. Otherwise chains of 128 or 512 products are added with rounding.
+    pub fast_sums: bool,
 }
 
 impl Sm80 {
@@ -33,6 +36,9 @@ impl Sm80 {
     pub fn threads_per_sm(&self, types: Types) -> u32 {
         let per_sum = match (types.class(), self.align) {
             (ProductClass::Double, _) => 4,
+            // Chains have totals beside the sums; single elements take a register each.
+            (ProductClass::Float8, 1) => 8,
+            (ProductClass::Float8, _) if !self.fast_sums => 2,
             (_, 16) => 1,
             _ => 2,
         };
@@ -59,7 +65,7 @@ impl Sm80 {
 
     /// Lanes of a warp that store one row of sums, 16 bytes of the output each (`LANES` of the
     /// program).
-    fn lanes_of_row(&self, types: Types) -> u32 {
+    pub(super) fn lanes_of_row(&self, types: Types) -> u32 {
         self.tile[1] / self.warps[1] * types.out.bytes() as u32 / 16
     }
 

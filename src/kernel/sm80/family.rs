@@ -1,6 +1,7 @@
 use std::fmt::Write;
 
 use super::config::Sm80;
+use crate::epilogue::Scaling;
 use crate::kernel::cost;
 use crate::kernel::cost::chips::Target;
 use crate::kernel::cost::query::{CostQuery, Estimate};
@@ -34,6 +35,9 @@ impl Family for Sm80 {
         let [warps_m, warps_n] = self.warps;
         append!(name, a, b, out, "_", m, "x", n, "x", k, "_", warps_m, "x", warps_n, "warps_");
         append!(name, stages, "stages_align", align);
+        if self.fast_sums {
+            append!(name, "_fast");
+        }
     }
 
     fn threads(&self) -> u32 {
@@ -50,6 +54,14 @@ impl Family for Sm80 {
 
     fn is_transposed(&self) -> bool {
         self.layout.out == Major::Column
+    }
+
+    fn takes_scaling(&self, types: Types, scaling: &Scaling) -> bool {
+        self.applies(types, scaling)
+    }
+
+    fn sums_fast(&self) -> bool {
+        self.fast_sums
     }
 
     fn demands(&self, _types: Types) -> [Demand; 3] {
@@ -102,17 +114,18 @@ impl Family for Sm80 {
         let program = self.program_config();
         let types = if program == *self { types } else { types.transposed() };
         let ([m, n, k], [warps_m, warps_n]) = (program.tile, program.warps);
-        let Sm80 { stages, align, groups, .. } = program;
+        let Sm80 { stages, align, groups, fast_sums, .. } = program;
         let (a_k_major, b_k_major) =
             (program.layout.a == Major::Row, program.layout.b == Major::Column);
         let arguments = type_arguments(types);
         let (name, orders) = (name_of_gemm(groups, types), orders([a_k_major, b_k_major]));
+        let fast = if fast_sums { "_fast" } else { "" };
         let name = format!(
-            "{name}_{orders}_{m}x{n}x{k}_{warps_m}x{warps_n}warps_{stages}stages_align{align}"
+            "{name}_{orders}_{m}x{n}x{k}_{warps_m}x{warps_n}warps_{stages}stages_align{align}{fast}"
         );
         let work = format!(
             "Sm80Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {k}, {warps_m}, \
-             {warps_n}, {stages}, {align}, {}, {epilogue}>",
+             {warps_n}, {stages}, {align}, {}, {fast_sums}, {epilogue}>",
             groups.argument()
         );
         let launch = [program.threads(), program.shared_bytes(types)];

@@ -1,9 +1,13 @@
 //! The configurations of the family.
 
 use super::config::Sm80;
+use crate::epilogue::{BlockScale, Scaling};
+use crate::kernel::cost::chips::min_shared_bytes_per_cta;
+use crate::kernel::family::Family;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::operation::Groups;
 use crate::kernel::types::{ProductClass, Types};
+use crate::operand::DType;
 
 /// Tile (K in elements of two bytes; of float64 shapes, in elements), warps and stages.
 type TileWarpsStages = ([u32; 3], [u32; 2], u32);
@@ -20,9 +24,10 @@ const ALIGN_16: [TileWarpsStages; 8] = [
     ([32, 32, 64], [2, 2], 3),
 ];
 
-/// For loads of 16 bytes, 16-bit operands and float32 output. Each step of K is summed separately,
-/// which fits the registers with at most 64 sums per thread.
-const ALIGN_16_FLOAT32_OUT: [TileWarpsStages; 5] = [
+/// For loads of 16 bytes, 16-bit operands and float32 output, whose steps of K are summed
+/// separately, and for float8 operands, whose chains have totals. Both fit the registers with at
+/// most 64 sums per thread.
+const ALIGN_16_FEW_SUMS: [TileWarpsStages; 5] = [
     ([128, 128, 64], [2, 4], 3),
     ([64, 128, 64], [2, 2], 3),
     ([128, 64, 64], [2, 2], 3),
@@ -57,14 +62,24 @@ const FLOAT64: [TileWarpsStages; 7] = [
 const FLOAT64_ALIGN_8: [TileWarpsStages; 3] =
     [([128, 64, 16], [4, 2], 4), ([64, 128, 16], [2, 4], 4), ([64, 64, 32], [2, 2], 3)];
 
-/// For a grouped GEMM of 16-bit elements: loads of 16 bytes, of 4, and of one element.
-const GROUPED: [(u32, &[TileWarpsStages]); 3] = [
-    (16, &[([128, 128, 64], [2, 4], 3), ([64, 128, 64], [2, 2], 3), ([32, 64, 64], [2, 2], 3)]),
-    (4, &[([64, 64, 32], [2, 2], 4)]),
-    (2, &[([64, 64, 32], [2, 2], 2)]),
+/// For loads of 16 bytes of float8 without totals: warp tiles of 64x64.
+const FLOAT8_FAST: &[TileWarpsStages] = ALIGN_16.split_at(3).0;
+
+/// For loads of single elements of float8, which leave no registers for 64 sums and their totals.
+const FLOAT8_ALIGN_1: &[TileWarpsStages] = ALIGN_ELEMENT.split_at(1).1;
+
+/// Integers of 8 bits have no tiles of 32x32.
+const INTEGER8: [&[TileWarpsStages]; 3] =
+    [ALIGN_16.split_at(7).0, ALIGN_4.split_at(2).0, ALIGN_ELEMENT.split_at(2).0];
+
+/// For a grouped GEMM of elements of 16 or 8 bits: loads of 16 bytes, of 4, and of one element.
+const GROUPED: [&[TileWarpsStages]; 3] = [
+    &[([128, 128, 64], [2, 4], 3), ([64, 128, 64], [2, 2], 3), ([32, 64, 64], [2, 2], 3)],
+    &[([64, 64, 32], [2, 2], 4)],
+    &[([64, 64, 32], [2, 2], 2)],
 ];
 
-/// The same for float32, whose groups are along K: loads of 16 bytes, and of one element.
+/// For float32, whose groups are along K: loads of 16 bytes, and of one element.
 const GROUPED_WORDS: [(u32, &[TileWarpsStages]); 2] = [
     (16, &[([128, 128, 64], [2, 2], 3), ([64, 64, 64], [2, 2], 3)]),
     (4, &[([64, 64, 32], [2, 2], 4)]),
@@ -73,52 +88,57 @@ const GROUPED_WORDS: [(u32, &[TileWarpsStages]); 2] = [
 impl Sm80 {
     /// The configurations for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
-        // `mma.sync` multiplies operands of one type.
-        if types.a != types.b || !types.on_tensor_cores() {
+        let (class, element) = (types.class(), types.a.bytes() as u32);
+        // `mma.sync` multiplies operands of one type, or any two of float8.
+        if (types.a != types.b && class != ProductClass::Float8) || !types.on_tensor_cores() {
             return Vec::new();
         }
-        let (class, element) = (types.class(), types.a.bytes() as u32);
         let shapes: [(u32, &[TileWarpsStages]); 3] = match class {
             ProductClass::Double => [(16, &FLOAT64), (8, &FLOAT64_ALIGN_8), (8, &[])],
             ProductClass::Single => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
             ProductClass::Half if types.stores_float32_sums() => {
-                [(16, &ALIGN_16_FLOAT32_OUT), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)]
+                [(16, &ALIGN_16_FEW_SUMS), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)]
             }
-            ProductClass::Half | ProductClass::Integer8 => {
-                [(16, &ALIGN_16), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)]
+            ProductClass::Half => [(16, &ALIGN_16), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
+            ProductClass::Float8 => {
+                [(16, &ALIGN_16_FEW_SUMS), (4, &ALIGN_4), (element, FLOAT8_ALIGN_1)]
             }
-            ProductClass::Float8
-            | ProductClass::Integer32
-            | ProductClass::Mixed
-            | ProductClass::Unserved => {
+            ProductClass::Integer8 => [(16, INTEGER8[0]), (4, INTEGER8[1]), (element, INTEGER8[2])],
+            ProductClass::Integer32 | ProductClass::Mixed | ProductClass::Unserved => {
                 return Vec::new();
             }
         };
         let mut configs = Vec::new();
+        let mut offer = |config: Sm80| {
+            if config.fits(types) {
+                configs.push(config);
+            }
+        };
+        let k_of = |k| if class == ProductClass::Double { k } else { k * 2 / element };
         for layout in Layout::all() {
-            for (align, shapes) in shapes {
+            let kind = |align, fast_sums| (align, Groups::None, fast_sums);
+            let fast = if class == ProductClass::Float8 { FLOAT8_FAST } else { &[] };
+            let exact = shapes.iter().map(|(align, shapes)| (kind(*align, false), *shapes));
+            for ((align, groups, fast_sums), shapes) in exact.chain([(kind(16, true), fast)]) {
                 for ([m, n, k], warps, stages) in shapes.iter().copied() {
-                    // Rows of a tile have at least 64 bytes in either order.
-                    if m.min(n) * element < 64 {
-                        continue;
-                    }
-                    let k = if class == ProductClass::Double { k } else { k * 2 / element };
-                    let tile = [m, n, k];
-                    configs.push(Sm80 { layout, tile, warps, stages, align, groups: Groups::None });
+                    let tile = [m, n, k_of(k)];
+                    offer(Sm80 { layout, tile, warps, stages, align, groups, fast_sums });
                 }
             }
         }
-        if class == ProductClass::Half {
-            for layout in Layout::all().filter(|layout| layout.out == Major::Row) {
-                for (align, shapes) in GROUPED {
+        let by_rows = || Layout::all().filter(|layout| layout.out == Major::Row);
+        let grouped = [(16, GROUPED[0]), (4, GROUPED[1]), (element, GROUPED[2])];
+        if matches!(class, ProductClass::Half | ProductClass::Float8) {
+            for layout in by_rows() {
+                for (align, shapes) in grouped {
                     // A group begins at any row. If A is contiguous along rows, groups have element
                     // alignment only.
                     if layout.a == Major::Column && align > element {
                         continue;
                     }
-                    for (tile, warps, stages) in shapes.iter().copied() {
-                        let groups = Groups::AlongM;
-                        configs.push(Sm80 { layout, tile, warps, stages, align, groups });
+                    for ([m, n, k], warps, stages) in shapes.iter().copied() {
+                        let (tile, groups, fast_sums) = ([m, n, k_of(k)], Groups::AlongM, false);
+                        offer(Sm80 { layout, tile, warps, stages, align, groups, fast_sums });
                     }
                 }
             }
@@ -126,21 +146,54 @@ impl Sm80 {
         // A group begins anywhere along K. Loads of several elements need operands that are not
         // K-major.
         let along_k: &[(u32, &[TileWarpsStages])] = match class {
-            ProductClass::Half => &GROUPED,
+            ProductClass::Half => &grouped,
             ProductClass::Single => &GROUPED_WORDS,
             _ => &[],
         };
-        for layout in Layout::all().filter(|layout| layout.out == Major::Row) {
+        for layout in by_rows() {
             for (align, shapes) in along_k.iter().copied() {
                 if !layout.allows_groups_along_k() && align > element {
                     continue;
                 }
                 for ([m, n, k], warps, stages) in shapes.iter().copied() {
-                    let (tile, groups) = ([m, n, k * 2 / element], Groups::AlongK);
-                    configs.push(Sm80 { layout, tile, warps, stages, align, groups });
+                    let (tile, groups, fast_sums) = ([m, n, k_of(k)], Groups::AlongK, false);
+                    offer(Sm80 { layout, tile, warps, stages, align, groups, fast_sums });
                 }
             }
         }
         configs
+    }
+
+    /// Whether the program serves the tile: rows of A's and B's tiles have the 64 bytes of a
+    /// swizzle, and two lanes or more store a row of a warp's sums.
+    fn fits(&self, types: Types) -> bool {
+        let ([m, n, _], element) = (self.tile, types.a.bytes() as u32);
+        let is_long = |is_k_major, extent| is_k_major || extent * element >= 64;
+        is_long(self.layout.a == Major::Row, m)
+            && is_long(self.layout.b == Major::Column, n)
+            && self.program_config().lanes_of_row(types) >= 2
+    }
+
+    /// Whether the program applies block scales: to the sums of float8 products of 32, of 64 or of
+    /// a multiple of 128 elements of K, where shared memory has room for the scales
+    /// (`Sm80Scales` of the program).
+    pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
+        /// Buffers of `Sm80Scales`.
+        const BUFFERS: u32 = 3;
+        /// Most sums of a thread whose chains are shorter than a K block: ptxas multiplies several
+        /// chains at once.
+        const MOST_SUMS: u32 = 32;
+        let [m, n, k] = self.tile;
+        let scales = || scaling.factors().map(|(_, of)| of);
+        let is_served = |of: BlockScale| {
+            of.zero.is_none() && (matches!(of.depth, 32 | 64) || of.depth.is_multiple_of(128))
+        };
+        let depth = scales().map(|of| of.depth).fold(k, u32::min);
+        let bytes = BUFFERS * (k / depth) * (m + n) * DType::F32.bytes() as u32;
+        types.class() == ProductClass::Float8
+            && !self.fast_sums
+            && scales().all(is_served)
+            && (depth == k || m * n / self.threads() <= MOST_SUMS)
+            && self.shared_bytes(types) + bytes <= min_shared_bytes_per_cta()
     }
 }

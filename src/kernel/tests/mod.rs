@@ -11,6 +11,7 @@ use crate::problem::{
 
 mod exact;
 mod explain;
+mod float8;
 mod grouped;
 mod joint;
 mod listing;
