@@ -21,7 +21,7 @@ def parts(kernel, cc):
     Elsewhere: families and, where conversions have code of their own, types. On the first and the
     last capability, which share no machine code, also layouts, and each design that sums up 16-bit
     products in float32 and stores them so: it has code of its own there, and the fewest registers
-    to spare.
+    to spare. Each design of float8 products of sm80, which 8.9 and 12.0 multiply as they are.
     """
     operands, family, design = kernel.metadata.operands, type(kernel), kernel.metadata.design
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
@@ -29,6 +29,9 @@ def parts(kernel, cc):
     operation = type(operands), getattr(operands, "offsets_along", None)
     if cc != 90:
         found = {(family, types["A"] if cc not in (86, 100) else None)}
+        is_float8 = types["A"].startswith("float8") and types["B"].startswith("float8")
+        if family is cutlass_api._core.Sm80GemmKernel and is_float8:
+            found |= {(operation, design, "float8"), (types["A"], types["B"])}
         if cc not in (80, 120):
             return found
         found.add((family, operation, layout))

@@ -11,7 +11,7 @@ from cutlass_api.arguments import (
     GroupedGemmArguments,
     PerformanceControls,
 )
-from cutlass_api.metadata import SimtDesignMetadata, Sm90DesignMetadata
+from cutlass_api.metadata import SimtDesignMetadata, Sm80DesignMetadata, Sm90DesignMetadata
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._gated_mlp import gate_and_up
 from support.compiling import check_code, demanding
@@ -219,6 +219,20 @@ def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, cache_directory
         kernels = [kernel for kernel in kernels if kernel.metadata.design.fast_sums]
     assert kernels
     check_code(demanding(kernels, 3), args)
+
+
+@pytest.mark.parametrize("cc", [89, 90, 100, 120])
+@pytest.mark.parametrize("kind", ["tensor", "rows", "fast", *BLOCKS])
+def test_scaled_float8_kernels_of_sm80_spill_none(kind, cc, cache_directory):
+    args = scaled_arguments(kind)
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(args, cc=cc)
+        if isinstance(kernel.metadata.design, Sm80DesignMetadata)
+        and kernel.metadata.design.fast_sums == (kind == "fast")
+    ]
+    assert len(kernels) >= 3
+    check_code(demanding(kernels, 3), args, cc)
 
 
 def test_scaled_grouped_kernels_neither_spill_nor_serialize(cache_directory):
