@@ -41,6 +41,13 @@ def test_kernels_that_differ_on_ampere():
     assert launches("on_ampere()")[0] >= 20 // SPARSE
 
 
+@pytest.mark.parametrize("cc", [89, 90])
+def test_float8_products_of_sm80(cc):
+    calls = [f"{call}({cc})" for call in ("designs", "grouped", "special", "scales")]
+    counts = launches(*calls, module="emulation_float8")
+    assert counts[0] + counts[1] >= 20 // SPARSE and min(counts[2:]) > 10, counts
+
+
 # Those of a line share a process.
 @pytest.mark.parametrize(
     "groups",
