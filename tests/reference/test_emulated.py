@@ -43,9 +43,9 @@ def test_kernels_that_differ_on_ampere():
 
 @pytest.mark.parametrize("cc", [89, 90])
 def test_float8_products_of_sm80(cc):
-    calls = [f"{call}({cc})" for call in ("designs", "grouped", "special", "scales")]
+    calls = [f"{call}({cc})" for call in ("fragments", "special", "scales", "designs", "grouped")]
     counts = launches(*calls, module="emulation_float8")
-    assert counts[0] + counts[1] >= 20 // SPARSE and min(counts[2:]) > 10, counts
+    assert counts[0] == 8 and min(counts[1:3]) > 10 and sum(counts[3:]) >= 20 // SPARSE, counts
 
 
 # Those of a line share a process.

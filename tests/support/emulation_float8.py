@@ -16,7 +16,9 @@ from cutlass_api.arguments import (
 )
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
 from stand_in import device
+from stand_in.emulated import operand
 
+from support import float8_fragments
 from support.eight_bits import blocks, factors, spread
 from support.emulation import Kernel, check_design, few, finish, grouped_parts, parts
 from support.emulation_scales import all_swizzled, in_order, is_wrong
@@ -39,6 +41,12 @@ def kernels_of_sm80(cc: int, is_grouped: bool) -> list[Kernel]:
         and types_of(kernel).a in FLOAT8
         and isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata) == is_grouped
     ]
+
+
+def fragments(cc: int) -> None:
+    """One instruction, and the code of `ptx::Mma` in its place."""
+    device.library.stand_in_set_capability(cc)
+    finish(float8_fragments.failures("cpu", operand))
 
 
 def designs(cc: int) -> None:
