@@ -182,8 +182,8 @@ impl Sm90 {
         if self.fast_sums && (a.is_some() || b.is_some()) {
             return false;
         }
-        // Columns that share few scales: 160 columns would have one for each 32 of them. A tile with
-        // 7 scales a lane takes 1.2 to 1.3 times as long as one of 128 columns with 3.
+        // 160 columns would have a scale for each 32 of them. A tile with 7 scales a lane takes 1.2
+        // to 1.3 times as long as one of 128 columns with 3.
         if b.is_some() && !self.tile[1].is_multiple_of(64) && self.tile[1] > 64 {
             return false;
         }

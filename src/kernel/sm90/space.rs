@@ -227,7 +227,7 @@ fn serves_types(shape: &Shape, kind: Sm90, types: Types) -> bool {
     let has_instruction = !is_integer || columns.is_multiple_of(16) || [8, 24].contains(&columns);
     // Two sets of sums, one of a K block and one of all, and 48 other registers. A thread of three
     // consumers has 160 registers: at most 56 sums. One of two has 232: at most 92, which a tile of
-    // 160 columns (80) comes closest to. With two blocks of 64 rows, which take turns, a set of sums
+    // 160 columns (80) comes closest to. Two blocks of 64 rows take turns; they have a set of sums
     // and two of totals: 192 registers. In ping-pong, the tensor cores would wait while the one
     // consumer that multiplies adds up.
     let promotion_fits = !kind.promotes_sums(types)
