@@ -326,8 +326,10 @@ RUTLASS_MMA(bf16, bf16, f32, "+f", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.b
 RUTLASS_MMA(f32, f32, f32, "+f", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
 RUTLASS_MMA(s8, s8, s32, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32")
 RUTLASS_MMA(u8, u8, s32, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32")
-// float8: the machine instruction (QMMA) exists on 8.9 and 12.x.
-#if __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+// float8: the machine instruction (QMMA) exists on 8.9 and 12.x, in PTX since ISA 8.4 (CUDA 12.4).
+#if (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200) && \
+    __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1204
+#define RUTLASS_QMMA
 RUTLASS_MMA(e4m3, e4m3, f32, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32")
 RUTLASS_MMA(e4m3, e5m2, f32, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32")
 RUTLASS_MMA(e5m2, e4m3, f32, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32")
@@ -335,8 +337,8 @@ RUTLASS_MMA(e5m2, e5m2, f32, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e
 #endif
 #undef RUTLASS_MMA
 
-#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
-// Other chips since 9.0 have it in PTX only. ptxas translates it to conversions and two HMMA that
+#if __CUDA_ARCH__ >= 890 && !defined(RUTLASS_QMMA)
+// Other chips from 9.0 on have it in PTX only. ptxas translates it to conversions and two HMMA that
 // start from zero, and adds their sums in float32; it has so many in flight that kernels spill.
 // Here HMMA adds the products of the converted numbers, which are exact, to the sums directly. Of
 // each word, the first instruction multiplies two elements of K, the second the other two.
@@ -373,6 +375,7 @@ template <class A, class B> struct Mma<A, B, f32> : Mma<f16, f16, f32> {
   }
 };
 #endif
+#undef RUTLASS_QMMA
 
 // f16 accumulators are packed two to a word: columns 2j and 2j + 1 of a row.
 template <> struct Mma<f16, f16, f16> {
