@@ -148,6 +148,14 @@ __device__ __forceinline__ void multiply_sums(f32 first, f32 second, f32 third, 
       "n"(FIRST + 3), "C"(ResultName<IN_TOTALS>::text));
 }
 
+// Converts four sums from integers to float32.
+template <int FIRST> __device__ __forceinline__ void convert_sums() {
+  asm volatile(
+      "cvt.rn.f32.s32 s%0, s%0;\ncvt.rn.f32.s32 s%1, s%1;\ncvt.rn.f32.s32 s%2, s%2;\n"
+      "cvt.rn.f32.s32 s%3, s%3;" ::"n"(FIRST),
+      "n"(FIRST + 1), "n"(FIRST + 2), "n"(FIRST + 3));
+}
+
 template <int FIRST, int END> __device__ __forceinline__ void multiply_all_sums(f32 factor) {
   multiply_sums<FIRST>(factor, factor, factor, factor);
   if constexpr (FIRST + 4 < END) multiply_all_sums<FIRST + 4, END>(factor);

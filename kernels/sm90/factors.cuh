@@ -78,6 +78,10 @@ template <class Config> struct Sm90Factors {
       columns[c] = OF_COLUMNS && column < params.n ? of_column(epilogue, batch, column) : 1.0f;
     }
     constexpr bool IN_TOTALS = Scales::TAKES_TURNS;
+    if constexpr (Memory::IS_INTEGER) {
+      ptx::convert_sums<4 * OCTET>();
+      if constexpr (Config::M_BLOCKS > 1) ptx::convert_sums<BLOCK_SUMS + 4 * OCTET>();
+    }
     ptx::multiply_sums<4 * OCTET, IN_TOTALS>(rows[0][0] * columns[0], rows[0][0] * columns[1],
                                              rows[0][1] * columns[0], rows[0][1] * columns[1]);
     if constexpr (Config::M_BLOCKS > 1)

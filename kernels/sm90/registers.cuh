@@ -24,8 +24,15 @@ template <class Config> struct Sm90Registers {
   static constexpr int SHARE_SUMS = M_BLOCKS * Config::SHARE_VECTORS * 4;  // of a share (split-K)
   using Sums = ptx::Results<Accumulator, Config::TILE_N / 2, false>;
   using Totals = ptx::Results<typename Config::Value, Config::SHARE_VECTORS * 4, true>;
-  // Where the sums of a tile that is not split are after the main loop.
-  using OfTile = typename Conditional<TAKES_TURNS, Totals, Sums>::Type;
+  // Where the sums of a tile that is not split are after the main loop. Factors made integers
+  // float32 (sm90/factors.cuh).
+  static constexpr bool CONVERTED =
+      Memory::IS_INTEGER && Memory::FACTORS &&
+      (Config::OUT_TRANSPOSED ? Memory::BY_LINES : Memory::CONVERT_ONLY);
+  using OfTile =
+      typename Conditional<TAKES_TURNS, Totals,
+                           ptx::Results<typename Conditional<CONVERTED, f32, Accumulator>::Type,
+                                        Config::TILE_N / 2, false>>::Type;
 
   // Tensor cores truncate each accumulation toward zero. Where this would be visible, CHAIN K
   // blocks form a chain, and chains are added with rounding:

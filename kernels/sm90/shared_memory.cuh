@@ -58,12 +58,14 @@ template <class Config> struct Sm90Memory {
   // The epilogue is a conversion to 16 bits: stmatrix stores accumulators in the order of wgmma.
   // Factors of rows and columns are applied before (sm90/factors.cuh), except to a split tile,
   // where partial sums times an infinite factor may add up to NaN, and to float16 accumulators, of
-  // which a register holds two.
+  // which a register holds two. Integer sums become float32 there.
+  static constexpr bool FACTORS = Config::Epilogue::ROW_FACTORS || Config::Epilogue::COLUMN_FACTORS;
+  static constexpr bool IS_INTEGER = is_same<typename Config::Accumulator, s32>;
   static constexpr bool TAKES_FACTORS =
-      Config::SPLIT == 1 && is_same<typename Config::Accumulator, f32>;
-  static constexpr bool CONVERT_ONLY =
-      Config::Epilogue::PLAIN && class_of<Out> == ElementClass::HALF && is_same<Value, f32> &&
-      (TAKES_FACTORS || !(Config::Epilogue::ROW_FACTORS || Config::Epilogue::COLUMN_FACTORS));
+      Config::SPLIT == 1 && (IS_INTEGER || is_same<typename Config::Accumulator, f32>);
+  static constexpr bool CONVERT_ONLY = Config::Epilogue::PLAIN &&
+                                       class_of<Out> == ElementClass::HALF &&
+                                       (FACTORS ? TAKES_FACTORS : is_same<Value, f32>);
   // An octet is 8 columns, the unit of wgmma's accumulator fragments. Unless CONVERT_ONLY, a box is
   // processed in rounds of up to 4 octets; of a dual GEMM, 2 octets of each product.
   static constexpr int MOST_OCTETS = Config::DUAL ? 2 : 4;
