@@ -126,16 +126,11 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
         Some(placed) if !mixed => estimate_placed(config, &placed, query),
         _ => estimate_tiles(config, types, ctas_per_sm, &grid, query),
     };
-    let total_seconds = estimate.total_seconds * chains(config, types);
-    Estimate { total_seconds, ..estimate }
-}
-
-/// The time factor of chains of float8 products.
-fn chains(config: &Sm90, types: Types) -> f64 {
     if !config.promotes_sums(types) {
-        return 1.0;
+        return estimate;
     }
-    FITTED_CHAINS * if config.consumers == 3 { FITTED_CHAINS_OF_THREE } else { 1.0 }
+    let chains = FITTED_CHAINS * if config.consumers == 3 { FITTED_CHAINS_OF_THREE } else { 1.0 };
+    Estimate { total_seconds: estimate.total_seconds * chains, ..estimate }
 }
 
 /// Estimates a placed kernel: one wave on an empty chip.

@@ -149,7 +149,7 @@ impl Sm90 {
 
     /// Whether the program adds up chains of float8 products in registers of its own.
     pub fn promotes_sums(&self, types: Types) -> bool {
-        types.class() == ProductClass::Float8 && !self.fast_sums
+        types.a.is_float8() && types.b.is_float8() && !self.fast_sums
     }
 
     /// Whether the program applies block scales: to float8 products, where the registers hold them
