@@ -69,7 +69,9 @@ def test_operands(groups):
 )
 def test_scales(groups):
     counts = launches(*(f"{group}()" for group in groups.split()), module="emulation_scales")
-    assert len(counts) == len(groups.split()) and min(counts) >= 6, counts
+    # Of four problems of grid splits, one or two kernels each.
+    least = [6 if group == "grid_splits" else 11 for group in groups.split()]
+    assert all(count >= few for count, few in zip(counts, least, strict=True)), counts
 
 
 def test_groups_along_k():

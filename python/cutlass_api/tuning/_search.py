@@ -116,9 +116,8 @@ def sift(
 def in_turns(methods: Mapping[str, Turns], rounds: int) -> None:
     """Times the methods in turns, each round in an order of its own.
 
-    At the power limit, a method that follows a light one finds a cooler chip, which clocks higher:
-    on an H200, torch's float8 product of 4096 cubed takes 102 us behind kernels of small tiles and
-    120 us behind kernels of large ones.
+    What ran before a method decides its clock: on an H200, torch's float8 product of 4096 cubed
+    takes 102 us among kernels of small tiles and 120 us among kernels of large ones.
     """
     order, chance = list(methods.values()), random.Random(0)
     for timed in order:
