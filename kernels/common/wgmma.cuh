@@ -99,10 +99,6 @@ template <int FIRST, int END> __device__ __forceinline__ void clear_totals() {
   asm volatile("mov.f32 t%0, 0f00000000;" ::"n"(FIRST));
   if constexpr (FIRST + 1 < END) clear_totals<FIRST + 1, END>();
 }
-// The first letter of the names of sums, or of totals.
-template <bool IN_TOTALS> struct ResultName {
-  static constexpr char text[] = {IN_TOTALS ? 't' : 's', 0};
-};
 // Copies variables of 32 bits to the totals, where `Results` reads them.
 template <int FIRST, int END, class Value>
 __device__ __forceinline__ void write_totals(const Value* totals) {
@@ -114,10 +110,10 @@ __device__ __forceinline__ void write_totals(const Value* totals) {
       "n"(FIRST + 3));
   if constexpr (FIRST + 4 < END) write_totals<FIRST + 4, END>(totals + 4);
 }
-// totals += sums, after each chain but the last. AT: the first total.
-template <int FIRST, int END, int AT = 0> __device__ __forceinline__ void add_to_totals() {
-  asm volatile("add.f32 t%1, t%1, s%0;" ::"n"(FIRST), "n"(AT + FIRST));
-  if constexpr (FIRST + 1 < END) add_to_totals<FIRST + 1, END, AT>();
+// totals += sums, after each chain but the last.
+template <int FIRST, int END> __device__ __forceinline__ void add_to_totals() {
+  asm volatile("add.f32 t%0, t%0, s%0;" ::"n"(FIRST));
+  if constexpr (FIRST + 1 < END) add_to_totals<FIRST + 1, END>();
 }
 // sums += totals, after the last chain.
 template <int FIRST, int END> __device__ __forceinline__ void add_totals() {
@@ -125,27 +121,26 @@ template <int FIRST, int END> __device__ __forceinline__ void add_totals() {
   if constexpr (FIRST + 1 < END) add_totals<FIRST + 1, END>();
 }
 
-// The same with a factor for each sum: `factors.of<BLOCK, VALUE>()`, of a block of END sums.
-template <int FIRST, int END, int BLOCK = 0, class Factors>
+// The same with a factor for each sum: `factors.of<VALUE>()`.
+template <int FIRST, int END, class Factors>
 __device__ __forceinline__ void add_scaled_to_totals(const Factors& factors) {
-  asm volatile("fma.rn.f32 t%2, s%0, %1, t%2;" ::"n"(FIRST),
-               "f"(factors.template of<BLOCK, FIRST>()), "n"(BLOCK * END + FIRST));
-  if constexpr (FIRST + 1 < END) add_scaled_to_totals<FIRST + 1, END, BLOCK>(factors);
+  asm volatile("fma.rn.f32 t%0, s%0, %1, t%0;" ::"n"(FIRST), "f"(factors.template of<FIRST>()));
+  if constexpr (FIRST + 1 < END) add_scaled_to_totals<FIRST + 1, END>(factors);
 }
 template <int FIRST, int END, class Factors>
 __device__ __forceinline__ void add_totals_scaled(const Factors& factors) {
-  asm volatile("fma.rn.f32 s%0, s%0, %1, t%0;" ::"n"(FIRST), "f"(factors.template of<0, FIRST>()));
+  asm volatile("fma.rn.f32 s%0, s%0, %1, t%0;" ::"n"(FIRST), "f"(factors.template of<FIRST>()));
   if constexpr (FIRST + 1 < END) add_totals_scaled<FIRST + 1, END>(factors);
 }
 
-// Multiplies four sums, or totals, by factors.
-template <int FIRST, bool IN_TOTALS = false>
+// Multiplies four sums by factors.
+template <int FIRST>
 __device__ __forceinline__ void multiply_sums(f32 first, f32 second, f32 third, f32 fourth) {
   asm volatile(
-      "mul.f32 %8%4, %8%4, %0;\nmul.f32 %8%5, %8%5, %1;\nmul.f32 %8%6, %8%6, %2;\n"
-      "mul.f32 %8%7, %8%7, %3;" ::"f"(first),
+      "mul.f32 s%4, s%4, %0;\nmul.f32 s%5, s%5, %1;\nmul.f32 s%6, s%6, %2;\nmul.f32 s%7, s%7, "
+      "%3;" ::"f"(first),
       "f"(second), "f"(third), "f"(fourth), "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2),
-      "n"(FIRST + 3), "C"(ResultName<IN_TOTALS>::text));
+      "n"(FIRST + 3));
 }
 
 // Converts four sums from integers to float32.
@@ -177,6 +172,7 @@ template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; }
 template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
   static_assert(bits_of<Accumulator> == 32 || !IN_TOTALS);
   using Value = decltype(decode(Accumulator{}));
+  static constexpr char NAME[] = {IN_TOTALS ? 't' : 's', 0};
   static constexpr int VALUES_PER_REGISTER = 32 / bits_of<Accumulator>;
 
   // Reads COUNT consecutive values of a block.
@@ -187,18 +183,16 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
     if constexpr (is_same<Accumulator, f32>) {
       asm volatile("mov.b32 %0, %4%5;\nmov.b32 %1, %4%6;\nmov.b32 %2, %4%7;\nmov.b32 %3, %4%8;"
                    : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
-                   : "C"(ResultName<IN_TOTALS>::text), "n"(AT), "n"(AT + 1), "n"(AT + 2),
-                     "n"(AT + 3));
+                   : "C"(NAME), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3));
     } else if constexpr (is_same<Accumulator, s32>) {
       asm volatile("mov.b32 %0, %4%5;\nmov.b32 %1, %4%6;\nmov.b32 %2, %4%7;\nmov.b32 %3, %4%8;"
                    : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
-                   : "C"(ResultName<IN_TOTALS>::text), "n"(AT), "n"(AT + 1), "n"(AT + 2),
-                     "n"(AT + 3));
+                   : "C"(NAME), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3));
     } else {
       unsigned pairs[2];
       asm volatile("mov.b32 %0, %2%3;\nmov.b32 %1, %2%4;"
                    : "=r"(pairs[0]), "=r"(pairs[1])
-                   : "C"(ResultName<IN_TOTALS>::text), "n"(AT), "n"(AT + 1));
+                   : "C"(NAME), "n"(AT), "n"(AT + 1));
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         values[i] = decode(f16{static_cast<unsigned short>(pairs[i / 2] >> 16 * (i % 2))});
@@ -218,12 +212,11 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
         asm volatile(
             "stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {%2%3, %2%4, %2%5, %2%6};" ::"r"(
                 shared),
-            "C"(Mode::text), "C"(ResultName<IN_TOTALS>::text), "n"(AT), "n"(AT + 1), "n"(AT + 2),
-            "n"(AT + 3)
+            "C"(Mode::text), "C"(NAME), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3)
             : "memory");
       else
         asm volatile("stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {%2%3, %2%4};" ::"r"(shared),
-                     "C"(Mode::text), "C"(ResultName<IN_TOTALS>::text), "n"(AT), "n"(AT + 1)
+                     "C"(Mode::text), "C"(NAME), "n"(AT), "n"(AT + 1)
                      : "memory");
     } else {
       static_assert(is_same<Accumulator, f32>);
@@ -233,16 +226,15 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
             "{ .reg .b32 a, b, c, d;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n%3 c, %2%9, %2%8;\n"
             "%3 d, %2%11, %2%10;\n"
             "stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {a, b, c, d}; }" ::"r"(shared),
-            "C"(Mode::text), "C"(ResultName<IN_TOTALS>::text), "C"(Pair::text), "n"(AT),
-            "n"(AT + 1), "n"(AT + 2), "n"(AT + 3), "n"(AT + 4), "n"(AT + 5), "n"(AT + 6),
-            "n"(AT + 7)
+            "C"(Mode::text), "C"(NAME), "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2),
+            "n"(AT + 3), "n"(AT + 4), "n"(AT + 5), "n"(AT + 6), "n"(AT + 7)
             : "memory");
       else
         asm volatile(
             "{ .reg .b32 a, b;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n"
             "stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {a, b}; }" ::"r"(shared),
-            "C"(Mode::text), "C"(ResultName<IN_TOTALS>::text), "C"(Pair::text), "n"(AT),
-            "n"(AT + 1), "n"(AT + 2), "n"(AT + 3)
+            "C"(Mode::text), "C"(NAME), "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2),
+            "n"(AT + 3)
             : "memory");
     }
   }

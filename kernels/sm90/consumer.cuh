@@ -75,7 +75,7 @@ template <class Config> struct Sm90Consumer {
           }
         ptx::wgmma_fence();
         Multiply::template issue<0>(a, b, adds);
-        if constexpr (Config::M_BLOCKS > 1 && !Registers::TAKES_TURNS)
+        if constexpr (Config::M_BLOCKS > 1)
           Multiply::template issue<1>(a + Memory::BLOCK_BYTES / 16, b, adds);
         ptx::wgmma_commit();
         // The previous block is complete: release its stage.
@@ -153,14 +153,12 @@ template <class Config> struct Sm90Consumer {
 
   // The same where the sums of each K block, or of each part with a factor of its own, start from
   // zero and are added to the totals. While a consumer waits and adds up, the other one multiplies.
-  // Two blocks of 64 rows take turns with one set of sums; their results stay in the totals.
   static __device__ __forceinline__ void multiply_promoted(Slot& slot, int blocks, int depth,
                                                            int head, unsigned rank, int warpgroup,
                                                            const Pipeline& pipeline,
                                                            Scales& scales) {
-    static_assert(!Config::PING_PONG && Config::A_K_MAJOR);
+    static_assert(Config::M_BLOCKS == 1 && !Config::PING_PONG && Config::A_K_MAJOR);
     constexpr int PARTS = Scales::PARTS, SUMS = Registers::SUMS;
-    constexpr bool TAKES_TURNS = Registers::TAKES_TURNS;
     constexpr int AHEAD = Scales::PRESENT ? Scales::AHEAD : 0, AT_ONCE = AHEAD > 0 ? AHEAD : 1;
     typename Scales::Factors factors[AT_ONCE], ahead[AT_ONCE];
     auto load = [&](auto& parts) {
@@ -169,7 +167,7 @@ template <class Config> struct Sm90Consumer {
     };
     if constexpr (Scales::PRESENT) scales.prefetch(blocks * PARTS);
     if constexpr (AHEAD > 0) load(ahead);
-    ptx::clear_totals<0, Registers::TOTALS>();
+    ptx::clear_totals<0, SUMS>();
     int next_part = 0, left = blocks * PARTS;
     unsigned long long a, b;
     // Not unrolled: the loads of several iterations would be live at once.
@@ -181,7 +179,7 @@ template <class Config> struct Sm90Consumer {
         const int part = AT_ONCE % PARTS == 0 ? i % PARTS : next_part;
         if (part == 0) {
           const unsigned stage = pipeline.stage(slot);
-          a = ptx::matrix_descriptor(stage + warpgroup * Config::M_BLOCKS * Memory::BLOCK_BYTES, 0);
+          a = ptx::matrix_descriptor(stage + warpgroup * Memory::BLOCK_BYTES, 0);
           b = ptx::matrix_descriptor(stage + Memory::A_BYTES, 0);
           ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
           if constexpr (Config::ALONG_K) {
@@ -203,42 +201,25 @@ template <class Config> struct Sm90Consumer {
           load(factors);
         }
         ptx::wgmma_wait<0>();
-        if constexpr (TAKES_TURNS) {
-          add<0>(factors[i]);
-          ptx::wgmma_fence();
-          Multiply::template issue<0, 4 / PARTS>(
-              a + (Memory::BLOCK_BYTES / 16 + part * (8 / PARTS)), b + part * (8 / PARTS), 0);
-          ptx::wgmma_commit();
-          ptx::wgmma_wait<0>();
-        }
         next_part = (part + 1) % PARTS;
         if (next_part == 0) {
           Pipeline::release(pipeline.empty + 8 * slot.stage, rank);
           slot.advance();
         }
-        if (--left == 0 && !TAKES_TURNS) {
+        if (--left == 0) {
           factors[0] = factors[i];
           break;
         }
-        add<TAKES_TURNS>(factors[i]);
-        if (left == 0) break;
+        if constexpr (Scales::PRESENT)
+          ptx::add_scaled_to_totals<0, SUMS>(factors[i]);
+        else
+          ptx::add_to_totals<0, SUMS>();
       }
     }
-    if constexpr (TAKES_TURNS) return;
     if constexpr (Scales::PRESENT)
       ptx::add_totals_scaled<0, SUMS>(factors[0]);
     else
       ptx::add_totals<0, SUMS>();
-  }
-
-  // Adds the sums of block BLOCK of 64 rows to its totals.
-  template <int BLOCK, class Factors>
-  static __device__ __forceinline__ void add(const Factors& factors) {
-    constexpr int SUMS = Registers::SUMS;
-    if constexpr (Scales::PRESENT)
-      ptx::add_scaled_to_totals<0, SUMS, BLOCK>(factors);
-    else
-      ptx::add_to_totals<0, SUMS, BLOCK * SUMS>();
   }
 
   // Issues a group of instructions with A from registers. `b`: descriptor of the stage's tile of B.

@@ -77,17 +77,15 @@ template <class Config> struct Sm90Factors {
       const int column = n + 8 * OCTET + c;
       columns[c] = OF_COLUMNS && column < params.n ? of_column(epilogue, batch, column) : 1.0f;
     }
-    constexpr bool IN_TOTALS = Scales::TAKES_TURNS;
     if constexpr (Memory::IS_INTEGER) {
       ptx::convert_sums<4 * OCTET>();
       if constexpr (Config::M_BLOCKS > 1) ptx::convert_sums<BLOCK_SUMS + 4 * OCTET>();
     }
-    ptx::multiply_sums<4 * OCTET, IN_TOTALS>(rows[0][0] * columns[0], rows[0][0] * columns[1],
-                                             rows[0][1] * columns[0], rows[0][1] * columns[1]);
+    ptx::multiply_sums<4 * OCTET>(rows[0][0] * columns[0], rows[0][0] * columns[1],
+                                  rows[0][1] * columns[0], rows[0][1] * columns[1]);
     if constexpr (Config::M_BLOCKS > 1)
-      ptx::multiply_sums<BLOCK_SUMS + 4 * OCTET, IN_TOTALS>(
-          rows[1][0] * columns[0], rows[1][0] * columns[1], rows[1][1] * columns[0],
-          rows[1][1] * columns[1]);
+      ptx::multiply_sums<BLOCK_SUMS + 4 * OCTET>(rows[1][0] * columns[0], rows[1][0] * columns[1],
+                                                 rows[1][1] * columns[0], rows[1][1] * columns[1]);
     if constexpr (8 * OCTET + 8 < Config::TILE_N)
       multiply<OCTET + 1>(params, epilogue, rows, batch, n);
   }

@@ -16,11 +16,7 @@ template <class Config> struct Sm90Registers {
 
   // ---- accumulators and totals (common/wgmma.cuh) ----
 
-  // Promoted float8 sums of 128 rows: both blocks of 64 rows are multiplied in turn, with one set
-  // of sums, and each has totals.
-  static constexpr bool TAKES_TURNS = Scales::TAKES_TURNS;
-  static constexpr int TILE_SUMS = M_BLOCKS * Config::Multiply::SUMS;
-  static constexpr int SUMS = TAKES_TURNS ? Config::Multiply::SUMS : TILE_SUMS;
+  static constexpr int SUMS = M_BLOCKS * Config::Multiply::SUMS;
   static constexpr int SHARE_SUMS = M_BLOCKS * Config::SHARE_VECTORS * 4;  // of a share (split-K)
   using Sums = ptx::Results<Accumulator, Config::TILE_N / 2, false>;
   using Totals = ptx::Results<typename Config::Value, Config::SHARE_VECTORS * 4, true>;
@@ -29,10 +25,8 @@ template <class Config> struct Sm90Registers {
   static constexpr bool CONVERTED =
       Memory::IS_INTEGER && Memory::FACTORS &&
       (Config::OUT_TRANSPOSED ? Memory::BY_LINES : Memory::CONVERT_ONLY);
-  using OfTile =
-      typename Conditional<TAKES_TURNS, Totals,
-                           ptx::Results<typename Conditional<CONVERTED, f32, Accumulator>::Type,
-                                        Config::TILE_N / 2, false>>::Type;
+  using OfTile = ptx::Results<typename Conditional<CONVERTED, f32, Accumulator>::Type,
+                              Config::TILE_N / 2, false>;
 
   // Tensor cores truncate each accumulation toward zero. Where this would be visible, CHAIN K
   // blocks form a chain, and chains are added with rounding:
@@ -46,12 +40,12 @@ template <class Config> struct Sm90Registers {
       (CLASS == ElementClass::FLOAT8 ||
        (CLASS == ElementClass::HALF && is_same<Out, f32> && SUMS <= 80));
   static constexpr bool ROUGH_OUTPUT = is_same<Out, bf16> || class_of<Out> == ElementClass::FLOAT8;
-  static constexpr int CHAIN = CLASS != ElementClass::FLOAT8                      ? 16
-                               : ROUGH_OUTPUT && !Scales::PRESENT && !TAKES_TURNS ? 4
-                                                                                  : 1;
+  static constexpr int CHAIN = CLASS != ElementClass::FLOAT8      ? 16
+                               : ROUGH_OUTPUT && !Scales::PRESENT ? 4
+                                                                  : 1;
   static_assert(CHAINED || !Scales::PRESENT, "scales apply to the sums of a chain");
-  static constexpr int CHAIN_TOTALS = CHAINED ? TILE_SUMS : 0;
-  static constexpr int TOTALS = CHAINED ? TILE_SUMS : SPLIT_K ? SHARE_SUMS : 0;  // to declare
+  static constexpr int CHAIN_TOTALS = CHAINED ? SUMS : 0;
+  static constexpr int TOTALS = CHAINED ? SUMS : SPLIT_K ? SHARE_SUMS : 0;  // to declare
 
   // ---- the budget ----
 
@@ -112,7 +106,7 @@ template <class Config> struct Sm90Registers {
   // The operands of one round of stores are loaded a round ahead where registers allow. They are
   // held for two row halves in two rounds: 4 times sizeof / 4 registers.
   static constexpr bool LOAD_AHEAD =
-      REDISTRIBUTE && !Memory::CONVERT_ONLY && TILE_SUMS + sizeof(Operands) + 64 <= CONSUMER;
+      REDISTRIBUTE && !Memory::CONVERT_ONLY && SUMS + sizeof(Operands) + 64 <= CONSUMER;
 
   // Elements that the epilogue computes at once. In ping-pong, the other consumer multiplies
   // meanwhile: four independent chains of FMAs, one issued per cycle, would keep the tensor cores

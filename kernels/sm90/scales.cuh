@@ -20,11 +20,6 @@ template <class Config> struct Sm90Scales {
   static constexpr int shorter(int depth, int other) {
     return depth > 0 && depth < other ? depth : other;
   }
-  // Whether both blocks of 64 rows of a consumer are multiplied in turn (Sm90Registers).
-  static constexpr bool TAKES_TURNS = !Config::MIXED &&
-                                      class_of<typename Config::A> == ElementClass::FLOAT8 &&
-                                      !Config::FAST_SUMS && Config::M_BLOCKS > 1;
-
   static constexpr int DEPTH =
       PRESENT ? shorter(A_DEPTH, shorter(B_DEPTH, Config::TILE_K)) : Config::TILE_K;
   static constexpr int PARTS = Config::TILE_K / DEPTH;  // of a K block
@@ -34,7 +29,7 @@ template <class Config> struct Sm90Scales {
   // A's scales: one for the 64 rows of a warpgroup, or one for each of a lane's two rows (see
   // Wgmma: rows g and g + 8). A group begins at any row.
   static constexpr bool ROWS_SHARE = A_DEPTH == 0 || (A_ROWS % 64 == 0 && !Config::GROUPED);
-  static constexpr int BLOCK_COUNT = ROWS_SHARE ? 1 : 2, A_COUNT = Config::M_BLOCKS * BLOCK_COUNT;
+  static constexpr int A_COUNT = ROWS_SHARE ? 1 : 2;
   // B's scales: one for each SHARED columns of the tile, or one for each of a lane's columns
   // 8 j + 2 q + c.
   static constexpr int SHARED =
@@ -47,12 +42,11 @@ template <class Config> struct Sm90Scales {
   // up to 0.4 us, and multiplying one part of a small tile half of that. AHEAD = 0: scales are
   // loaded while wgmma multiplies their own part; with many columns, wgmma takes longer.
   // COUNT: scales of a part. MOST: registers for scales that are loaded ahead. LEFT: what sums,
-  // totals and others leave of a consumer's registers: 48 (Sm90Registers::OTHERS), or 28 where
-  // blocks take turns, whose epilogue is not live beside sums. The host decides by the same numbers
-  // whether the scales fit (Sm90::applies).
+  // totals and 48 others (Sm90Registers::OTHERS) leave of a consumer's registers. The host decides
+  // by the same numbers whether the scales fit (Sm90::applies).
   static constexpr int COUNT = A_COUNT + B_COUNT, MOST = 40;
-  static constexpr int LEFT = (Config::CONSUMERS == 3 ? 160 : 232) - (TAKES_TURNS ? 28 : 48) -
-                              (1 + Config::M_BLOCKS) * Config::Multiply::SUMS;
+  static constexpr int LEFT =
+      (Config::CONSUMERS == 3 ? 160 : 232) - 48 - 2 * Config::Multiply::SUMS;
   static constexpr int FOR_SETS = LEFT < MOST ? LEFT : MOST;
   static constexpr int AHEAD = COUNT * 8 <= FOR_SETS   ? 4
                                : COUNT * 4 <= FOR_SETS ? 2
@@ -69,10 +63,10 @@ template <class Config> struct Sm90Scales {
 #pragma unroll
       for (f32& scale : b) scale = 1.0f;
     }
-    // The factor of value VALUE of block BLOCK of 64 rows (see Wgmma).
-    template <int BLOCK, int VALUE> __device__ __forceinline__ f32 of() const {
+    // The factor of value VALUE of a block of 64 rows (see Wgmma).
+    template <int VALUE> __device__ __forceinline__ f32 of() const {
       constexpr int OCTET = VALUE / 4, HALF = VALUE / 2 % 2, COLUMN = VALUE % 2;
-      return a[BLOCK * BLOCK_COUNT + (BLOCK_COUNT == 1 ? 0 : HALF)] *
+      return a[A_COUNT == 1 ? 0 : HALF] *
              b[COLUMNS_SHARE ? OCTET * 8 / SHARED : 2 * OCTET + COLUMN];
     }
   };
@@ -86,10 +80,9 @@ template <class Config> struct Sm90Scales {
 
   const Sm90Params& params;
   const Epilogue& epilogue;
-  int batch, m, n;  // m: the lane's first row. n: the lane's first column.
-  int k;            // the first element of the part to load next
-  // BY_POINTERS: the next scales of the lane's rows, of column n.
-  const f32 *rows[A_COUNT], *columns;
+  int batch, m, n;               // m: the lane's first row. n: the lane's first column.
+  int k;                         // the first element of the part to load next
+  const f32 *rows[2], *columns;  // BY_POINTERS: the next scales of rows m and m + 8, of column n
 
   // `m`: the warp's first row. `n`: the tile's first column. `batch`: the matrix or the group. `k`:
   // the first element of K.
@@ -104,8 +97,9 @@ template <class Config> struct Sm90Scales {
     if constexpr (BY_POINTERS) {
       const int part = k / DEPTH;
 #pragma unroll
-      for (int i = 0; i < A_COUNT; ++i)
-        rows[i] = epilogue.a_scales(batch, row(i)) + epilogue.a_scale_step() * part;
+      for (int i = 0; i < 2; ++i)
+        rows[i] = epilogue.a_scales(batch, min(this->m + 8 * i, params.m - 1)) +
+                  epilogue.a_scale_step() * part;
       columns =
           epilogue.b_scales(batch, min(this->n, params.n - 1)) + epilogue.b_scale_step() * part;
     }
@@ -142,7 +136,8 @@ template <class Config> struct Sm90Scales {
     } else if (present) {
 #pragma unroll
       for (int i = 0; i < A_COUNT; ++i)
-        if constexpr (A_DEPTH > 0) factors.a[i] = epilogue.scale_a(batch, row(i), k / A_DEPTH);
+        if constexpr (A_DEPTH > 0)
+          factors.a[i] = epilogue.scale_a(batch, min(m + 8 * i, params.m - 1), k / A_DEPTH);
 #pragma unroll
       for (int i = 0; i < B_COUNT; ++i)
         if constexpr (B_DEPTH > 0) factors.b[i] = epilogue.scale_b(batch, column(i), k / B_DEPTH);
@@ -150,10 +145,6 @@ template <class Config> struct Sm90Scales {
     if (present) k += DEPTH;
   }
 
-  // The row of scale `i` of A.
-  __device__ __forceinline__ int row(int i) const {
-    return min(m + i / BLOCK_COUNT * 64 + i % BLOCK_COUNT * 8, params.m - 1);
-  }
   // The column of scale `i` of B.
   __device__ __forceinline__ int column(int i) const {
     return min(n + (COLUMNS_SHARE ? i * SHARED : i / 2 * 8 + i % 2), params.n - 1);

@@ -49,12 +49,6 @@ pub(super) fn eight_bit() -> Vec<Shape> {
     ]
 }
 
-/// A further tile for float8 whose sums are added to totals.
-pub(super) fn float8() -> Vec<Shape> {
-    // A pair along N does not increase the rows by which tiles overhang a group.
-    vec![cooperative([256, 128], [1, 2])]
-}
-
 /// As `along_k`, for float8.
 pub(super) fn eight_bit_along_k() -> Vec<Shape> {
     vec![

@@ -10,8 +10,6 @@ use crate::kernel::types::{ProductClass, Types};
 /// Registers for addresses, counters and the epilogue (`OTHERS` of the program).
 const OTHER_REGISTERS: u32 = 48;
 const OTHER_REGISTERS_OF_MIXED: u32 = 20;
-/// The same where the blocks of 64 rows take turns: their epilogue is not live beside sums.
-const OTHER_REGISTERS_BESIDE_TURNS: u32 = 28;
 /// Registers for scales applied after the main loop (`Sm90Factors`), in addition to the epilogue's.
 const FACTOR_REGISTERS: u32 = 32;
 /// Most registers for scales that are loaded ahead.
@@ -108,16 +106,9 @@ impl Sm90 {
         f64::from(self.sums()) / f64::from(self.split)
     }
 
-    /// Whether the blocks of 64 rows of a consumer are multiplied in turn, with one set of sums
-    /// (`TAKES_TURNS` of the program).
-    pub(super) fn takes_turns(&self, types: Types) -> bool {
-        self.promotes_sums(types) && self.m_blocks() == 2
-    }
-
     /// Registers of a thread's accumulators.
     pub fn sum_registers(&self, types: Types) -> u32 {
-        let sets = if self.takes_turns(types) { self.m_blocks() } else { 1 };
-        self.sums() / sets * types.accumulator.bytes() as u32 / 4
+        self.sums() * types.accumulator.bytes() as u32 / 4
     }
 
     /// Registers for the fragments of A: those in use, those being loaded and the weights of a
@@ -149,7 +140,7 @@ impl Sm90 {
 
     /// Whether the program adds up chains of float8 products in registers of its own.
     pub fn promotes_sums(&self, types: Types) -> bool {
-        types.a.is_float8() && types.b.is_float8() && !self.fast_sums
+        types.class() == ProductClass::Float8 && !self.fast_sums
     }
 
     /// Whether the program applies block scales: to float8 products, where the registers hold them
@@ -190,7 +181,7 @@ impl Sm90 {
         let of_rows = match a {
             Some(scale) if !scale.extent.is_multiple_of(64) || self.has_groups() => 2,
             _ => 1,
-        } * self.m_blocks();
+        };
         let columns = self.tile[1];
         let of_columns = match b.map_or(columns, |scale| common_divisor(columns, scale.extent)) {
             shared if shared.is_multiple_of(8) => columns / shared,
@@ -206,9 +197,7 @@ impl Sm90 {
             None if a.iter().chain(&b).any(|scale| scale.depth < 128) => return false,
             None => 1,
         };
-        // After the main loop, totals alone are live where blocks take turns.
-        let behind = if self.takes_turns(types) { self.sum_registers(types) } else { 0 };
-        count * sets <= left && factors <= left + behind
+        (count * sets).max(factors) <= left
     }
 
     /// Registers that sums, their totals and others leave of a consumer's (`Sm90Scales::LEFT` of
@@ -216,9 +205,7 @@ impl Sm90 {
     pub(super) fn left_of_sums(&self, types: Types) -> u32 {
         let most = if self.consumers == 3 { 160 } else { 232 };
         let sums = self.sum_registers(types) + self.chain_registers(types);
-        let others =
-            if self.takes_turns(types) { OTHER_REGISTERS_BESIDE_TURNS } else { OTHER_REGISTERS };
-        (most - others).saturating_sub(sums)
+        (most - OTHER_REGISTERS).saturating_sub(sums)
     }
 
     /// Whether the accumulators leave registers for an epilogue. With 192 accumulator registers,

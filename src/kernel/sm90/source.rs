@@ -94,7 +94,7 @@ fn checks(config: &Sm90, types: Types) -> String {
 
 /// The registers of a thread's sums, for each block of 64 rows: `SumNames` of common/wgmma.cuh.
 fn sum_names(config: &Sm90, types: Types) -> String {
-    let blocks = if config.takes_turns(types) { 1 } else { config.m_blocks() };
+    let blocks = config.m_blocks();
     let count = config.sum_registers(types) / blocks;
     let names = |block| {
         (block * count..(block + 1) * count).map(|i| format!("s{i}")).collect::<Vec<_>>().join(", ")

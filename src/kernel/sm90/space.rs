@@ -158,7 +158,6 @@ impl Sm90 {
             let kind = Sm90 { groups: Groups::AlongM, ..Sm90::of(layout) };
             offer(grouped_shapes::eight_bit(), kind);
             if class == ProductClass::Float8 {
-                offer(grouped_shapes::float8(), kind);
                 offer(grouped_shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
                 // Gradients of weights are seldom stored in 8 bits.
                 if !types.out.is_float8() {
@@ -227,16 +226,12 @@ fn serves_types(shape: &Shape, kind: Sm90, types: Types) -> bool {
     let has_instruction = !is_integer || columns.is_multiple_of(16) || [8, 24].contains(&columns);
     // Two sets of sums, one of a K block and one of all, and 48 other registers. A thread of three
     // consumers has 160 registers: at most 56 sums. One of two has 232: at most 92, which a tile of
-    // 160 columns (80) comes closest to. Two blocks of 64 rows take turns; they have a set of sums
-    // and two of totals: 192 registers. In ping-pong, the tensor cores would wait while the one
+    // 176 columns (88) comes closest to. In ping-pong, the tensor cores would wait while the one
     // consumer that multiplies adds up.
     let promotion_fits = !kind.promotes_sums(types)
         || shape.schedule == Schedule::Cooperative && {
-            match [rows / shape.consumers / 64, shape.consumers] {
-                [2, _] => columns <= 128,
-                [_, 3] => columns <= 112,
-                _ => columns <= 160,
-            }
+            let sums = rows / shape.consumers / 64 * columns / 2;
+            sums <= if shape.consumers == 3 { 56 } else { 88 }
         };
     // TMA stores boxes whose rows are multiples of 16 bytes.
     let Shape { tile, split, .. } = *shape;
