@@ -95,10 +95,10 @@ const FITTED_FUSED_PAIRS: f64 = 1.04;
 const FITTED_PACK_LAUNCH: f64 = 2.97e-6;
 const FITTED_PACK_RATE: f64 = 2.8e12;
 const FITTED_PACKED: f64 = 1.03;
-/// Time factor of float8 kernels that add chains up, and of those with three consumers, whose
-/// threads have the fewest registers. Fitted to timings on an H200.
-const FITTED_CHAINS: f64 = 1.05;
-const FITTED_CHAINS_OF_THREE: f64 = 1.12;
+/// Time factors of float8 kernels with three consumers, and in ping-pong. Fitted to timings on an
+/// H200.
+const FITTED_FLOAT8_OF_THREE: f64 = 1.04;
+const FITTED_FLOAT8_PING_PONG: f64 = 1.05;
 /// Calibrates the times of placed kernels, whose model has its own fit, to this model's.
 const FITTED_PLACED: f64 = 1.12;
 
@@ -126,11 +126,15 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
         Some(placed) if !mixed => estimate_placed(config, &placed, query),
         _ => estimate_tiles(config, types, ctas_per_sm, &grid, query),
     };
-    if !config.promotes_sums(types) {
+    if types.class() != ProductClass::Float8 {
         return estimate;
     }
-    let chains = FITTED_CHAINS * if config.consumers == 3 { FITTED_CHAINS_OF_THREE } else { 1.0 };
-    Estimate { total_seconds: estimate.total_seconds * chains, ..estimate }
+    let factor = match (config.consumers, config.schedule) {
+        (3, _) => FITTED_FLOAT8_OF_THREE,
+        (_, Schedule::PingPong) => FITTED_FLOAT8_PING_PONG,
+        _ => 1.0,
+    };
+    Estimate { total_seconds: estimate.total_seconds * factor, ..estimate }
 }
 
 /// Estimates a placed kernel: one wave on an empty chip.

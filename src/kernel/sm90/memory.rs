@@ -139,7 +139,7 @@ impl Sm90 {
     }
 
     /// Whether the program adds up chains of float8 products in registers of its own.
-    pub fn promotes_sums(&self, types: Types) -> bool {
+    pub(super) fn promotes_sums(&self, types: Types) -> bool {
         types.class() == ProductClass::Float8 && !self.fast_sums
     }
 
