@@ -1,15 +1,23 @@
 //! What a kernel must fuse to serve a request.
 
 use crate::epilogue::{Epilogue, Joint, Scaling};
+use crate::kernel::types::Types;
+use crate::operand::DType;
 
 /// The requested fusion, as far as discovery and ranking depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fusion<'a> {
     Nothing,
-    /// An epilogue of one product, without block scales.
-    Epilogue,
-    /// An epilogue with block scales, which the kernel applies along K.
-    Scaled(&'a Scaling),
+    /// An epilogue of one product, without block scales. `factors`: it only multiplies by factors of
+    /// rows and columns, or by none.
+    Epilogue {
+        factors: bool,
+    },
+    /// The same with block scales, which the kernel applies along K.
+    Scaled {
+        scaling: &'a Scaling,
+        factors: bool,
+    },
     /// An epilogue that takes a second product (dual GEMM).
     Dual,
     /// Several matrices B (joint GEMM), and an epilogue or none.
@@ -26,6 +34,18 @@ impl Fusion<'_> {
         }
     }
 
+    /// Whether a kernel for Hopper computes while it stores an output. Factors multiply the sums
+    /// before, if the output has 16 bits (`CONVERT_ONLY` of the program).
+    pub fn computes_at_store(self, types: Types) -> bool {
+        let only_converts = types.out.bits() == 16 && types.accumulator != DType::F16;
+        match self {
+            Fusion::Epilogue { factors: true } | Fusion::Scaled { factors: true, .. } => {
+                !only_converts
+            }
+            _ => self.is_fused(),
+        }
+    }
+
     /// Whether the kernel's program differs from the one that fuses nothing in more than the
     /// epilogue.
     pub fn has_own_program(self) -> bool {
@@ -36,7 +56,7 @@ impl Fusion<'_> {
 /// Whether kernels fuse an epilogue of one product.
 impl From<bool> for Fusion<'_> {
     fn from(is_fused: bool) -> Self {
-        if is_fused { Fusion::Epilogue } else { Fusion::Nothing }
+        if is_fused { Fusion::Epilogue { factors: false } } else { Fusion::Nothing }
     }
 }
 
@@ -49,7 +69,11 @@ impl<'a> From<Option<&'a Epilogue>> for Fusion<'a> {
             Some(epilogue) if epilogue.is_dual() => Fusion::Dual,
             Some(epilogue) if let Some(joint) = epilogue.joint() => Fusion::Joint(joint),
             Some(epilogue) => {
-                epilogue.graph.scaling.as_ref().map_or(Fusion::Epilogue, Fusion::Scaled)
+                let factors = epilogue.factors().is_some();
+                match &epilogue.graph.scaling {
+                    None => Fusion::Epilogue { factors },
+                    Some(scaling) => Fusion::Scaled { scaling, factors },
+                }
             }
         }
     }

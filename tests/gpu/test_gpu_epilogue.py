@@ -93,7 +93,7 @@ def test_two_products(case):
 def test_several_matrices_b(seed):
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
-    trials = [JointTrial(*JOINT[seed], seed=seed) for seed in (seed, seed + 1)]
+    trials = [JointTrial(*JOINT[at % len(JOINT)], seed=at) for at in (seed, seed + 1)]
     assert any(trial.kernels() for trial in trials)
     check_all(trials)
 

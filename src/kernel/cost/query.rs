@@ -9,8 +9,8 @@ use crate::problem::GemmProblem;
 pub struct CostQuery<'a> {
     pub problem: &'a GemmProblem,
     pub target: Target,
-    /// Whether an epilogue is fused.
-    pub is_fused: bool,
+    /// Whether the kernel computes while it stores the output: an epilogue.
+    pub computes_at_store: bool,
     /// Bytes of the packed operands.
     pub packed_bytes: u64,
     /// Bytes of the operands and the output.
@@ -56,7 +56,7 @@ impl CostQuery<'_> {
     pub fn new(
         problem: &GemmProblem,
         target: Target,
-        is_fused: bool,
+        computes_at_store: bool,
         packed_bytes: u64,
     ) -> CostQuery<'_> {
         let (bytes, scale) = (operand_bytes(problem), Scale::of(&target));
@@ -65,7 +65,7 @@ impl CostQuery<'_> {
         CostQuery {
             problem,
             target,
-            is_fused,
+            computes_at_store,
             packed_bytes,
             bytes,
             splits_lines: splits_lines(problem),

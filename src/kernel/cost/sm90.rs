@@ -95,10 +95,6 @@ const FITTED_FUSED_PAIRS: f64 = 1.04;
 const FITTED_PACK_LAUNCH: f64 = 2.97e-6;
 const FITTED_PACK_RATE: f64 = 2.8e12;
 const FITTED_PACKED: f64 = 1.03;
-/// Time factors of float8 kernels with three consumers, and in ping-pong. Fitted to timings on an
-/// H200.
-const FITTED_FLOAT8_OF_THREE: f64 = 1.04;
-const FITTED_FLOAT8_PING_PONG: f64 = 1.05;
 /// Calibrates the times of placed kernels, whose model has its own fit, to this model's.
 const FITTED_PLACED: f64 = 1.12;
 
@@ -122,19 +118,10 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let multiprocessors = query.target.multiprocessors;
     // The model of placed kernels knows no conversion.
     let mixed = types.class() == ProductClass::Mixed;
-    let estimate = match placed(config, types, problem, &grid, ctas_per_sm, multiprocessors) {
+    match placed(config, types, problem, &grid, ctas_per_sm, multiprocessors) {
         Some(placed) if !mixed => estimate_placed(config, &placed, query),
         _ => estimate_tiles(config, types, ctas_per_sm, &grid, query),
-    };
-    if types.class() != ProductClass::Float8 {
-        return estimate;
     }
-    let factor = match (config.consumers, config.schedule) {
-        (3, _) => FITTED_FLOAT8_OF_THREE,
-        (_, Schedule::PingPong) => FITTED_FLOAT8_PING_PONG,
-        _ => 1.0,
-    };
-    Estimate { total_seconds: estimate.total_seconds * factor, ..estimate }
 }
 
 /// Estimates a placed kernel: one wave on an empty chip.
@@ -145,7 +132,7 @@ fn estimate_placed(config: &Sm90, placed: &Placed, query: &CostQuery) -> Estimat
     let launch = FITTED_LAUNCH + FITTED_START_ALONE;
     let seconds = launch + overlapped([work, memory]);
     let sums = config.sums_of_thread();
-    let epilogue = epilogue_seconds(query.is_fused, config.schedule, sums, 1.0);
+    let epilogue = epilogue_seconds(query.computes_at_store, config.schedule, sums, 1.0);
     Estimate {
         waves: 1.0,
         bytes,
@@ -164,7 +151,7 @@ fn estimate_tiles(
     grid: &TileGrid,
     query: &CostQuery,
 ) -> Estimate {
-    let CostQuery { problem, target, is_fused, packed_bytes, bytes, scale, .. } = *query;
+    let CostQuery { problem, target, computes_at_store, packed_bytes, bytes, scale, .. } = *query;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
@@ -245,12 +232,12 @@ fn estimate_tiles(
         let work = blocks * multiplied.max(loaded) + ends + (waves - 1.0) * next;
         (work, ends + (waves - 1.0) * next_ends)
     };
-    let mut work = work + epilogue_seconds(is_fused, config.schedule, sums, waves);
+    let mut work = work + epilogue_seconds(computes_at_store, config.schedule, sums, waves);
     // Up to 16 columns, a tile's store is one step.
     if config.swapped && waves > 1.0 && tile_n > 16.0 {
         work *= match config.a_from_registers(types) && !mixed {
-            true if is_fused => FITTED_FUSED_PAIRS,
-            false if is_fused || types.out.bits() != 16 => FITTED_SWAPPED,
+            true if computes_at_store => FITTED_FUSED_PAIRS,
+            false if computes_at_store || types.out.bits() != 16 => FITTED_SWAPPED,
             _ => 1.0,
         };
     }

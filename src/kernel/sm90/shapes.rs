@@ -274,14 +274,7 @@ pub(super) fn float8() -> Vec<Shape> {
 /// Tiles for float8 without totals, whose registers hold more sums. With few rows, memory bandwidth
 /// decides, and the tiles of `eight_bit` serve as well.
 pub(super) fn fast_sums() -> Vec<Shape> {
-    vec![
-        ping_pong(176, [2, 1]),
-        ping_pong(128, [1, 2]),
-        ping_pong(96, [2, 1]),
-        cooperative([256, 128], [1, 1]),
-        cooperative([192, 128], [1, 2]),
-        cooperative([128, 256], [2, 1]),
-    ]
+    vec![ping_pong(128, [1, 2]), ping_pong(96, [2, 1]), cooperative([192, 128], [1, 2])]
 }
 
 /// The transposed product for up to 32 rows.
@@ -462,6 +455,6 @@ mod tests {
         assert!(plain().len() + swapped().len() + over_grid().len() <= 151);
         let kernels = all().iter().filter(|kernel| matches!(kernel.design, Design::Sm90(_)));
         let count = kernels.count();
-        assert!(count <= 12_972, "{count}");
+        assert!(count <= 12_900, "{count}");
     }
 }
