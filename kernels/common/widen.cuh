@@ -27,7 +27,18 @@
 
 namespace ptx {
 
-// PTX ISA, "Half Precision Floating-Point Instructions: sub, fma".
+// a * b + c of pairs. PTX ISA, "Half Precision Floating-Point Instructions: fma".
+template <class Wide>
+__device__ __forceinline__ unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
+  unsigned sum;
+  if constexpr (is_same<Wide, f16>)
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  else
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+
+// PTX ISA, "Half Precision Floating-Point Instructions: sub".
 template <class Narrow> __device__ __forceinline__ unsigned subtract_base(unsigned pair) {
   constexpr unsigned BASE = ElementType<Narrow>::IS_SIGNED ? 0x64806480u : 0x64006400u;
   unsigned difference;
@@ -41,9 +52,18 @@ template <class Narrow> __device__ __forceinline__ unsigned add_high_bits(unsign
   // 0x80 * 0x186 is 0xc300.
   const unsigned high = ElementType<Narrow>::IS_SIGNED ? (bytes & 0x00800080u) | 0xc300c300u
                                                        : (~bytes & 0x00800080u) * 0x186u;
-  unsigned sum;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(low), "r"(0x3f803f80u), "r"(high));
-  return sum;
+  return multiply_add_pair<bf16>(low, 0x3f803f80u, high);
+}
+
+// The same of bytes in the low halves of 16 bits whose high halves are 0x43. No instruction has two
+// constants, of which ptxas would move one to a register each time. The second summand is
+// subtracted: 128 or 256.
+template <class Narrow> __device__ __forceinline__ unsigned add_high_bits_of(unsigned pair) {
+  const unsigned low = pair & 0xff7fff7fu;
+  if constexpr (ElementType<Narrow>::IS_SIGNED)
+    return multiply_add_pair<bf16>(pair & 0xff80ff80u, 0xbf80bf80u, low);
+  else
+    return multiply_add_pair<bf16>(low, 0x3f803f80u, (~pair & 0x00800080u) * 0x186u);
 }
 
 // Two e4m3 as float32 numbers, which are exact in either 16-bit type. PTX ISA, "Data Movement and
@@ -102,8 +122,9 @@ __device__ __forceinline__ unsigned widen_pair_scaled(unsigned short bytes, f32 
 
 // The four bytes of a word in two pairs.
 template <class Wide, class Narrow> struct WidenWord {
-  // Hidden from the compiler: as a constant, prmt would need a move for its selector each time.
-  unsigned exponents = is_same<Wide, f16> ? opaque(0x64646464u) : 0u;
+  // The compiler does not know that threadIdx.y is 0: prmt of a constant would need a move for its
+  // selector each time.
+  unsigned exponents = (is_same<Wide, f16> ? 0x64646464u : 0x43434343u) + threadIdx.y;
 
   __device__ __forceinline__ void operator()(unsigned (&pairs)[2], unsigned word) const {
     if constexpr (class_of<Narrow> == ElementClass::FLOAT8) {
@@ -114,22 +135,12 @@ template <class Wide, class Narrow> struct WidenWord {
       pairs[0] = subtract_base<Narrow>(permute_bytes<0x4140>(bytes, exponents));
       pairs[1] = subtract_base<Narrow>(permute_bytes<0x4342>(bytes, exponents));
     } else {
-      pairs[0] = add_high_bits<Narrow>(permute_bytes<0x4140>(word, 0u));
-      pairs[1] = add_high_bits<Narrow>(permute_bytes<0x4342>(word, 0u));
+      pairs[0] = add_high_bits_of<Narrow>(permute_bytes<0x4140>(word, exponents));
+      pairs[1] = add_high_bits_of<Narrow>(permute_bytes<0x4342>(word, exponents));
     }
   }
 };
 
-// a * b + c of pairs. PTX ISA, "Half Precision Floating-Point Instructions: fma".
-template <class Wide>
-__device__ __forceinline__ unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
-  unsigned sum;
-  if constexpr (is_same<Wide, f16>)
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
-  else
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
-  return sum;
-}
 // Adding -0 keeps the sign of a product that is 0.
 template <class Wide> __device__ __forceinline__ unsigned multiply_pair(unsigned a, unsigned b) {
   return multiply_add_pair<Wide>(a, b, 0x80008000u);
