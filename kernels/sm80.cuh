@@ -9,11 +9,12 @@
 // multiplied.
 //
 // Elements      f16, bf16, s8, u8, f64, or f32 (rounded to tf32), the same for A and B; or each is
-//               e4m3 or e5m2.
+//               e4m3 or e5m2; or one is f16 or bf16, and the other, which is converted to it, s8,
+//               u8 or e4m3.
 // Accumulators  f32; s32 for integers; f64 for f64; f16 also for f16.
 // Strides       1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //               stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of
-//               an element. Output strides are free.
+//               an element, in a mixed product the narrower one. Output strides are free.
 #pragma once
 #include "common/cluster.cuh"
 #include "common/epilogue.cuh"
@@ -23,14 +24,21 @@
 #include "common/raster.cuh"
 #include "common/store_singly.cuh"
 #include "common/types.cuh"
+#include "sm80/mixed_reader.cuh"
 #include "sm80/scales.cuh"
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
           int TILE_M, int TILE_N, int TILE_K, int WARPS_M, int WARPS_N, int STAGES, int ALIGN,
           Groups GROUPS, bool FAST_SUMS, class Epilogue>
 struct Sm80Gemm {
-  static constexpr ElementClass CLASS = class_of<A>;
-  static_assert(is_same<A, B> || (CLASS == ElementClass::FLOAT8 && class_of<B> == CLASS),
+  static constexpr bool MIXED = class_of<A> != class_of<B>;
+  // The 16-bit operand of a mixed product is the B of mma.sync (MixedReader). SWAPPED: this is A,
+  // and the rows of mma.sync are columns of the output.
+  static constexpr bool SWAPPED = MIXED && bits_of<A> == 16;
+  using Half = typename Conditional<SWAPPED, A, B>::Type;  // if MIXED
+  static constexpr ElementClass CLASS = MIXED ? class_of<Half> : class_of<A>;
+  static_assert(MIXED ? CLASS == ElementClass::HALF && bits_of<A> + bits_of<B> == 24
+                      : is_same<A, B> || CLASS == ElementClass::FLOAT8,
                 "mma.sync multiplies operands of one type, or any two of float8");
   static constexpr bool GROUPED = GROUPS != Groups::NONE, ALONG_M = GROUPS == Groups::ALONG_M;
   static_assert(8 * ALIGN == bits_of<A> || !ALONG_M || A_K_MAJOR, "a group may begin at any row");
@@ -42,13 +50,24 @@ struct Sm80Gemm {
   static constexpr int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N;
   static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 
-  using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K>;
-  using TileB = OperandTile<B, B_K_MAJOR, TILE_N, TILE_K>;
-  using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
-  using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
-  using ReaderA = FragmentReader<A, A_K_MAJOR, TILE_M, TILE_K, WARP_M, Adjacent::SLOTS>;
-  using ReaderB = FragmentReader<B, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Adjacent::HALVES>;
-  using Mma = ptx::Mma<A, B, Accumulator>;
+  using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K, MIXED>;
+  using TileB = OperandTile<B, B_K_MAJOR, TILE_N, TILE_K, MIXED>;
+  template <class Element>
+  static constexpr int ALIGN_OF = ALIGN > int(sizeof(Element)) ? ALIGN : sizeof(Element);
+  using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN_OF<A>, MIXED>;
+  using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN_OF<B>, MIXED>;
+  using ReaderA = typename Conditional<
+      MIXED, MixedReader<A, Half, A_K_MAJOR, TILE_M, TILE_K, WARP_M>,
+      FragmentReader<A, A_K_MAJOR, TILE_M, TILE_K, WARP_M, Adjacent::SLOTS>>::Type;
+  using ReaderB = typename Conditional<
+      MIXED, MixedReader<B, Half, B_K_MAJOR, TILE_N, TILE_K, WARP_N>,
+      FragmentReader<B, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Adjacent::HALVES>>::Type;
+  template <class Element> using Multiplied = typename Conditional<MIXED, Half, Element>::Type;
+  using Mma = ptx::Mma<Multiplied<A>, Multiplied<B>, Accumulator>;
+  // The rows and columns of mma.sync that a warp has.
+  static constexpr int WARP_ROWS = SWAPPED ? WARP_N : WARP_M,
+                       WARP_COLUMNS = SWAPPED ? WARP_M : WARP_N;
+  using Sums = typename Mma::Sums[WARP_ROWS / 16][WARP_COLUMNS / 8];
   using Value = EpilogueValue<Accumulator>;
 
   // Tensor cores truncate when they add the products of a step (32 bytes of K) to an accumulator.
@@ -95,8 +114,9 @@ struct Sm80Gemm {
 
   // The epilogue moves 16 rows of a warp's accumulators at a time through a slab of shared memory.
   // Eight values of padding: the four rows that one phase of 8-byte stores touches (f64: the two
-  // rows of 16-byte stores) lie in different banks.
-  static constexpr int SLAB_PITCH = WARP_N + 8;
+  // rows of 16-byte stores) lie in different banks. SWAPPED: four, for the four rows 2j that a
+  // 4-byte store touches.
+  static constexpr int SLAB_PITCH = WARP_N + (SWAPPED ? 4 : 8);
   static constexpr int SLAB_BYTES = 16 * SLAB_PITCH * int(sizeof(Value));
 
   static constexpr int ALL_SLABS_BYTES = WARPS_M * WARPS_N * SLAB_BYTES;
@@ -137,8 +157,7 @@ struct Sm80Gemm {
     const ReaderA reader_a(warp_m);
     const ReaderB reader_b(warp_n);
 
-    typename Mma::Sums sums[WARP_M / 16][WARP_N / 8] = {};
-    typename Mma::Sums totals[WARP_M / 16][WARP_N / 8] = {};  // if CHAINED
+    Sums sums = {}, totals = {};  // totals: if CHAINED
     typename ReaderA::Fragments a[2];
     typename ReaderB::Fragments b[2];
     typename CopierA::Staged staged_a;  // if not ASYNC
@@ -263,23 +282,10 @@ struct Sm80Gemm {
         } else {
           if (step == 0) fetch();  // beyond the last block, reads nothing and yields zeros
         }
-        const auto& fragments_a = a[step % 2].words;
-        const auto& fragments_b = b[step % 2].words;
-#pragma unroll
-        for (int i = 0; i < WARP_M / 16; ++i)
-#pragma unroll
-          for (int index = 0; index < WARP_N / 8; ++index) {
-            // Serpentine order: each mma.sync shares a fragment with the previous one.
-            const int j = i % 2 ? WARP_N / 8 - 1 - index : index;
-            typename Mma::Sums step_sums = {};
-            Mma::accumulate(ROUNDS_STEPS ? step_sums : sums[i][j], fragments_a[2 * i][0],
-                            fragments_a[2 * i + 1][0], fragments_a[2 * i][1],
-                            fragments_a[2 * i + 1][1], fragments_b[j][0], fragments_b[j][1]);
-            if constexpr (ROUNDS_STEPS) {
-#pragma unroll
-              for (int e = 0; e < 4; ++e) sums[i][j].values[e] += step_sums.values[e];
-            }
-          }
+        if constexpr (SWAPPED)
+          multiply(sums, b[step % 2].words, a[step % 2].words);
+        else
+          multiply(sums, a[step % 2].words, b[step % 2].words);
         if (CHAINED && step % CHAIN_STEPS == CHAIN_STEPS - 1 && block % CHAIN == CHAIN - 1)
           add_chain(block, step / CHAIN_STEPS);
       }
@@ -293,13 +299,32 @@ struct Sm80Gemm {
                tile_n + warp_n, position.end);
   }
 
+  // Adds the products of a step. `rows`, `columns`: fragments, of mma.sync's A and B.
+  template <class Words>
+  static __device__ __forceinline__ void multiply(Sums& sums, const Words (&rows)[WARP_ROWS / 8][2],
+                                                  const Words (&columns)[WARP_COLUMNS / 8][2]) {
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS / 16; ++i)
+#pragma unroll
+      for (int index = 0; index < WARP_COLUMNS / 8; ++index) {
+        // Serpentine order: each mma.sync shares a fragment with the previous one.
+        const int j = i % 2 ? WARP_COLUMNS / 8 - 1 - index : index;
+        typename Mma::Sums step_sums = {};
+        Mma::accumulate(ROUNDS_STEPS ? step_sums : sums[i][j], rows[2 * i][0], rows[2 * i + 1][0],
+                        rows[2 * i][1], rows[2 * i + 1][1], columns[j][0], columns[j][1]);
+        if constexpr (ROUNDS_STEPS) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[i][j].values[e] += step_sums.values[e];
+        }
+      }
+  }
+
   // Stores a warp's accumulators, 16 rows at a time, through the warp's slab of shared memory, so
   // that lanes get adjacent elements along N. `start_m`, `start_n`: the warp's first row and column
   // of the output. Rows from `end` on are not stored.
-  static __device__ __forceinline__ void store_sums(
-      const GemmParams& params, Epilogue epilogue,
-      const typename Mma::Sums (&sums)[WARP_M / 16][WARP_N / 8], Value* slab, int batch,
-      int start_m, int start_n, int end) {
+  static __device__ __forceinline__ void store_sums(const GemmParams& params, Epilogue epilogue,
+                                                    const Sums& sums, Value* slab, int batch,
+                                                    int start_m, int start_n, int end) {
     constexpr int WIDTH = 16 / sizeof(Out);  // elements of a 16-byte store
     constexpr int LANES = WARP_N / WIDTH;    // per row
     static_assert(32 / LANES <= 16, "the lanes of a warp have no more rows than a slab");
@@ -312,15 +337,20 @@ struct Sm80Gemm {
         ((reinterpret_cast<unsigned long long>(out) | stride_m * sizeof(Out)) & 15) == 0;
     const bool wide = Epilogue::REDUCES || aligned;
 
-    auto write_slab = [&](const typename Mma::Sums(&rows)[WARP_N / 8]) {
+    auto write_slab = [&](int i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int j = 0; j < WARP_N / 8; ++j)
 #pragma unroll
-          for (int c = 0; c < 2; ++c)
-            slab[(half * 8 + group) * SLAB_PITCH + ReaderB::coordinate(j, pair + c)] =
-                decode(Mma::get(rows[j], half, c));
+          for (int c = 0; c < 2; ++c) {
+            const int row = SWAPPED ? pair + c : group, column = SWAPPED ? group : pair + c;
+            Value& value = slab[(half * 8 + row) * SLAB_PITCH + ReaderB::coordinate(j, column)];
+            if constexpr (SWAPPED)
+              value = decode(Mma::get(sums[j / 2][2 * i + half], j % 2, c));
+            else
+              value = decode(Mma::get(sums[i][j], half, c));
+          }
     };
     // Rolled, for compile time: only the code that selects registers is repeated for each i.
 #pragma unroll 1
@@ -328,7 +358,7 @@ struct Sm80Gemm {
       __syncwarp();  // the slab's previous rows have been read
 #pragma unroll
       for (int at = 0; at < WARP_M / 16; ++at)
-        if (at == i) write_slab(sums[at]);
+        if (at == i) write_slab(at);
       __syncwarp();
       auto row_of = [&](int row) {
         return start_m + ReaderA::coordinate(2 * i + row / 8, row % 8);

@@ -14,15 +14,17 @@
 
 __host__ __device__ constexpr bool is_power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
 
-template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTile {
+// IN_FOURS: the tile is of a mixed product. A lane reads four elements adjacent along K, of 16 bits
+// as of 8 (sm80/mixed_reader.cuh).
+template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, bool IN_FOURS = false>
+struct OperandTile {
   static constexpr int BITS = bits_of<Element>, SIZE = BITS / 8;
   static constexpr int ROWS = K_MAJOR ? TILE_MN : TILE_K;
   static constexpr int ROW_BYTES = bytes_of<Element>(K_MAJOR ? TILE_K : TILE_MN);
   static constexpr int BYTES = ROWS * ROW_BYTES;
-  // Elements of K that one mma.sync consumes: two matrices.
-  static constexpr int K_STEP = BITS == 64 ? 8 : 256 / BITS;
-  static_assert(is_power_of_two(TILE_MN) && is_power_of_two(TILE_K) &&
-                ROW_BYTES >= (BITS == 64 ? 128 : 64));
+  // Elements of K that one mma.sync consumes: two matrices. A mixed product has 16-bit elements.
+  static constexpr int K_STEP = BITS == 64 ? 8 : IN_FOURS ? 16 : 256 / BITS;
+  static_assert(is_power_of_two(TILE_MN) && is_power_of_two(TILE_K) && ROW_BYTES >= 64);
 
   // Linear over XOR: swizzle(r ^ s) == swizzle(r) ^ swizzle(s). Two rows of 64 bytes share the 128
   // bytes of all banks, and the row's last bit selects the half.
@@ -31,11 +33,13 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTi
   // of 16. Lane 4 g + j reads K index j and MN index g. With K along the rows of the tile, a phase
   // reads 4 elements (2 chunks) of each of 4 rows g; with MN along the rows, 4 elements g, or 2
   // chunks of UNIT elements, of each of 4 rows j. Rows have at least 128 bytes, all banks, so these
-  // rows must displace their 2 chunks by 0, 2, 4 and 6.
+  // rows must displace their 2 chunks by 0, 2, 4 and 6. So must those of four 16-bit elements.
+  static constexpr bool IN_8_BYTES = BITS == 64 || (IN_FOURS && K_MAJOR && BITS == 16);
+  static_assert(!IN_8_BYTES || ROW_BYTES >= 128);
   static __host__ __device__ constexpr int swizzle(int row) {
-    if (BITS == 64 || (!K_MAJOR && BITS == 32))
-      return (row & 3) << 1;    // read: 2 chunks of 4 consecutive rows
-    if (!K_MAJOR && BITS == 8)  // read: rows 0, 1, 4, 5, 8, 9, 12, 13
+    if (IN_8_BYTES || (!K_MAJOR && BITS == 32))
+      return (row & 3) << 1;                  // read: 2 chunks of 4 consecutive rows
+    if (!K_MAJOR && (BITS == 8 || IN_FOURS))  // read: rows 0, 1, 4, 5, 8, 9, 12, 13
       return ROW_BYTES >= 128 ? (row & 1) | (row >> 1 & 6) : row >> 2 & 3;
     return ROW_BYTES >= 128 ? row & 7 : row >> 1 & 3;  // read: 8 consecutive rows
   }
@@ -50,9 +54,10 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTi
 // pieces of the largest size that cp.async can copy at the operand's alignment. Each thread copies
 // every THREADS-th piece; its pieces lie in one column of the tile. cp.async copies at least 4
 // bytes: below that alignment, elements are fetched to registers and stored as words.
-template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN>
+template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN,
+          bool IN_FOURS = false>
 struct TileCopier {
-  using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
+  using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K, IN_FOURS>;
   static constexpr int BITS = Tile::BITS, SIZE = Tile::SIZE;
   static constexpr int PIECE = ALIGN >= 4 ? ALIGN : 4;  // bytes
   static constexpr int PIECES_PER_ROW = Tile::ROW_BYTES / PIECE;

@@ -58,6 +58,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "skinny/streamed_sums.cuh",
     "slots.cuh",
     "sm80.cuh",
+    "sm80/mixed_reader.cuh",
     "sm80/scales.cuh",
     "sm90.cuh",
     "sm90/boxes.cuh",

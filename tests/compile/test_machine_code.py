@@ -1,5 +1,5 @@
-"""The main loop of sm80's float8 kernels in machine code, beside that of the int8 kernels of the
-same tiles, on chips whose tensor cores multiply float8.
+"""The main loop of sm80's kernels in machine code: float8 beside int8 on chips whose tensor cores
+multiply float8, mixed products beside float16.
 """
 
 import re
@@ -16,11 +16,11 @@ from support.properties import SPARSE
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
-#: Instructions of the loop over K beyond those of int8, of 250 to 390, and those of chains: ptxas
-#: computes some addresses again where registers are few.
+#: Instructions of the loop over K beyond those of int8, of 250 to 390, and those of chains or
+#: conversions: ptxas computes some addresses again where registers are few.
 TOLERANCE = 16
 #: Without all kernels: the tiles to compile, without and with fast sums.
-FEW_TILES = [((64, 128, 128), False), ((128, 128, 128), True)]
+FEW_TILES = [((64, 128, 128), False), ((128, 128, 128), True), ((64, 128, 64), False)]
 
 pytestmark = pytest.mark.skipif(not inspection.nvdisasm(), reason="needs nvdisasm")
 
@@ -46,7 +46,7 @@ def loops(args: GemmArguments, cc: int) -> dict[tuple[object, ...], Counter[str]
     warps, and whether all products form one chain.
     """
     found = {}
-    is_integer = args.A.element_type.name == "int8"
+    is_integer = args.A.element_type.name == args.B.element_type.name == "int8"
     tiles = [tile for tile, _ in FEW_TILES]
     for kernel in cutlass_api.get_kernels(args, cc=cc):
         design = kernel.metadata.design
@@ -66,7 +66,7 @@ def arguments(a: torch.dtype, b: torch.dtype, out: torch.dtype) -> GemmArguments
         fake(extent, extent, dtype=a),
         fake(extent, extent, dtype=b, layout="n"),
         fake(extent, extent, dtype=out),
-        "int32" if a == torch.int8 else "float32",
+        "int32" if a == b == torch.int8 else "float32",
         performance=PerformanceControls(fast_sums=True),
     )
 
@@ -91,6 +91,36 @@ def test_float8_runs_as_int8_does(cc):
                 assert loop.total() <= most, (tile, warps, is_fast, out)
                 same += 1
     assert same >= 4
+
+
+#: Types of a mixed product, and the instructions that convert a word of four weights.
+MIXED = [
+    *[(torch.float16, torch.int8, 5), (torch.float16, torch.uint8, 4)],
+    *[(torch.bfloat16, torch.int8, 8), (torch.bfloat16, torch.uint8, 10)],
+    *[(torch.int8, torch.float16, 5), (torch.uint8, torch.bfloat16, 10)],
+]
+
+
+@pytest.mark.usefixtures("cache_directory")
+@pytest.mark.parametrize("cc", [80, 89, 120])
+def test_mixed_products_run_as_float16_does(cc):
+    """Each warp converts the words of its rows or columns, and loads 16-bit elements by 8 bytes a
+    lane: twice as many instructions as ldmatrix.
+    """
+    alike = loops(arguments(torch.float16, torch.float16, torch.float32), cc)
+    for a, b, of_word in MIXED:
+        found = loops(arguments(a, b, a if a.itemsize == 2 else b), cc)
+        assert found
+        for (tile, warps, _), loop in found.items():
+            m, n, k = tile
+            assert loop["HMMA"] == m * n * k // (16 * 8 * 16 * warps[0] * warps[1])
+            extents = m // warps[0], n // warps[1]
+            narrow, wide = extents if a.itemsize == 1 else reversed(extents)
+            others = narrow // 8 * k // 16 * of_word + wide // 16 * k // 16
+            # The sums of float32 outputs are added to totals.
+            beside = alike[tile, warps, False]
+            most = beside.total() - beside["FADD"] + others + TOLERANCE
+            assert loop.total() <= most, (tile, warps, a, b, loop.total(), most)
 
 
 @pytest.mark.usefixtures("cache_directory")

@@ -48,6 +48,12 @@ def test_float8_products_of_sm80(cc):
     assert counts[0] == 8 and min(counts[1:3]) > 10 and sum(counts[3:]) >= 20 // SPARSE, counts
 
 
+@pytest.mark.parametrize("cc", some([80, 120]))
+def test_mixed_products_of_sm80(cc):
+    counts = launches(f"products({cc})", f"designs({cc})", module="emulation_mixed")
+    assert counts[0] >= 20 and counts[1] >= 1, counts
+
+
 # Those of a line share a process.
 @pytest.mark.parametrize(
     "groups",

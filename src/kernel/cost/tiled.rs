@@ -52,7 +52,7 @@ pub const DEEP_PIPELINE_MEMORY_RATE: f64 = 2.8e12;
 /// The launch, plus the longer of device memory and the waves, each of which takes the longer of
 /// its arithmetic and its loads from L2.
 pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
-    let (gemm, sms, element) = (query.problem, query.sms(), types.a.width());
+    let (gemm, sms) = (query.problem, query.sms());
     let [tile_m, tile_n, tile_k] = tile.extents;
     let tiles = expected_tiles(gemm, tile.groups, tile_m, tile_n);
     let split = f64::from(tile.split);
@@ -63,7 +63,8 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     // A row that begins inside a cache line touches one line more.
     let unaligned = if query.splits_lines { FITTED_UNALIGNED_ROWS } else { 1.0 };
     let l2_rate = FITTED_L2_RATE * query.scale.clock;
-    let loads = (m + n) * depth * element / l2_rate * tile.load_penalty * unaligned;
+    let bytes = (m * types.a.width() + n * types.b.width()) * depth;
+    let loads = bytes / l2_rate * tile.load_penalty * unaligned;
     // The GPCs leave some multiprocessors without a whole cluster.
     let slots = (sms * ACTIVE_CLUSTERS[tile.split as usize] / ACTIVE_CLUSTERS[1]).floor().max(1.0);
     let waves = (tiles / slots).ceil();

@@ -73,7 +73,9 @@ impl Family for Sm80 {
     /// are widened.
     fn shared_bytes(&self, types: Types) -> u32 {
         let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program_config();
-        let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
+        let types = if self.is_transposed() { types.transposed() } else { types };
+        let [a, b] = [types.a, types.b].map(|dtype| dtype.bytes() as u32);
+        let pipeline = stages * (m * a + n * b) * k;
         let sum_bytes = types.accumulator.bytes().max(4) as u32;
         let sums = warps_n * warps_m * 16 * (n / warps_n + 8) * sum_bytes;
         pipeline.max(sums)

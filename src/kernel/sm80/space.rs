@@ -26,7 +26,8 @@ const ALIGN_16: [TileWarpsStages; 8] = [
 
 /// For loads of 16 bytes, 16-bit operands and float32 output, whose steps of K are summed
 /// separately, and for float8 operands, whose chains have totals. Both fit the registers with at
-/// most 64 sums per thread.
+/// most 64 sums per thread. Also for mixed products: eight warps of a 128x128 tile, not four, hide
+/// the latency of conversions where a multiprocessor has one CTA.
 const ALIGN_16_FEW_SUMS: [TileWarpsStages; 5] = [
     ([128, 128, 64], [2, 4], 3),
     ([64, 128, 64], [2, 2], 3),
@@ -72,6 +73,12 @@ const FLOAT8_ALIGN_1: &[TileWarpsStages] = ALIGN_ELEMENT.split_at(1).1;
 const INTEGER8: [&[TileWarpsStages]; 3] =
     [ALIGN_16.split_at(7).0, ALIGN_4.split_at(2).0, ALIGN_ELEMENT.split_at(2).0];
 
+/// For loads of 4 bytes of mixed products, whose K blocks take 64 bytes of 8-bit elements.
+const MIXED_ALIGN_4: &[TileWarpsStages] = ALIGN_16_FEW_SUMS.split_at(3).1;
+
+/// For loads of single elements of mixed products.
+const MIXED_ALIGN_1: [TileWarpsStages; 2] = [([64, 64, 64], [2, 2], 2), ([32, 32, 64], [2, 2], 2)];
+
 /// For a grouped GEMM of elements of 16 or 8 bits: loads of 16 bytes, of 4, and of one element.
 const GROUPED: [&[TileWarpsStages]; 3] = [
     &[([128, 128, 64], [2, 4], 3), ([64, 128, 64], [2, 2], 3), ([32, 64, 64], [2, 2], 3)],
@@ -88,9 +95,17 @@ const GROUPED_WORDS: [(u32, &[TileWarpsStages]); 2] = [
 impl Sm80 {
     /// The configurations for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
-        let (class, element) = (types.class(), types.a.bytes() as u32);
-        // `mma.sync` multiplies operands of one type, or any two of float8.
-        if (types.a != types.b && class != ProductClass::Float8) || !types.on_tensor_cores() {
+        let (class, element) = (types.class(), types.narrower_bits() / 8);
+        // `mma.sync` multiplies operands of one type, or any two of float8. Of a mixed product, the
+        // program converts one operand. Few store the sums in another type than that of 16 bits.
+        let is_served = match class {
+            ProductClass::Float8 => true,
+            ProductClass::Mixed => {
+                types.b.is_whole() && (types.out == types.a || types.out == types.b)
+            }
+            _ => types.a == types.b,
+        };
+        if !is_served || !types.on_tensor_cores() {
             return Vec::new();
         }
         let shapes: [(u32, &[TileWarpsStages]); 3] = match class {
@@ -104,9 +119,10 @@ impl Sm80 {
                 [(16, &ALIGN_16_FEW_SUMS), (4, &ALIGN_4), (element, FLOAT8_ALIGN_1)]
             }
             ProductClass::Integer8 => [(16, INTEGER8[0]), (4, INTEGER8[1]), (element, INTEGER8[2])],
-            ProductClass::Integer32 | ProductClass::Mixed | ProductClass::Unserved => {
-                return Vec::new();
+            ProductClass::Mixed => {
+                [(16, &ALIGN_16_FEW_SUMS), (4, MIXED_ALIGN_4), (element, &MIXED_ALIGN_1)]
             }
+            ProductClass::Integer32 | ProductClass::Unserved => return Vec::new(),
         };
         let mut configs = Vec::new();
         let mut offer = |config: Sm80| {
@@ -114,7 +130,8 @@ impl Sm80 {
                 configs.push(config);
             }
         };
-        let k_of = |k| if class == ProductClass::Double { k } else { k * 2 / element };
+        let wider = element * types.widening();
+        let k_of = |k| if class == ProductClass::Double { k } else { k * 2 / wider };
         for layout in Layout::all() {
             let kind = |align, fast_sums| (align, Groups::None, fast_sums);
             let fast = if class == ProductClass::Float8 { FLOAT8_FAST } else { &[] };
@@ -167,10 +184,11 @@ impl Sm80 {
     /// Whether the program serves the tile: rows of A's and B's tiles have the 64 bytes of a
     /// swizzle, and two lanes or more store a row of a warp's sums.
     fn fits(&self, types: Types) -> bool {
-        let ([m, n, _], element) = (self.tile, types.a.bytes() as u32);
-        let is_long = |is_k_major, extent| is_k_major || extent * element >= 64;
-        is_long(self.layout.a == Major::Row, m)
-            && is_long(self.layout.b == Major::Column, n)
+        let [m, n, _] = self.tile;
+        let is_long =
+            |is_k_major, extent, of: DType| is_k_major || extent * of.bytes() as u32 >= 64;
+        is_long(self.layout.a == Major::Row, m, types.a)
+            && is_long(self.layout.b == Major::Column, n, types.b)
             && self.program_config().lanes_of_row(types) >= 2
     }
 

@@ -7,7 +7,12 @@ use crate::operand::DType::{E4m3, E5m2};
 const PAIRS: [[DType; 2]; 4] = [[E4m3, E4m3], [E4m3, E5m2], [E5m2, E4m3], [E5m2, E5m2]];
 
 /// A product of these types with a bfloat16 output.
-fn problem([a, b]: [DType; 2], [m, n, k]: [i64; 3], layout: Layout, fast_sums: bool) -> Problem {
+pub(super) fn problem(
+    [a, b]: [DType; 2],
+    [m, n, k]: [i64; 3],
+    layout: Layout,
+    fast_sums: bool,
+) -> Problem {
     let device = DeviceId::Cuda(0);
     let a = matrix(a, device, m, k, layout.a);
     let b = matrix(b, device, k, n, layout.b);
@@ -17,12 +22,12 @@ fn problem([a, b]: [DType; 2], [m, n, k]: [i64; 3], layout: Layout, fast_sums: b
     Problem::Gemm(GemmProblem { options, ..product })
 }
 
-fn on(problem: &Problem, cc: u32) -> Vec<&'static Kernel> {
+pub(super) fn on(problem: &Problem, cc: u32) -> Vec<&'static Kernel> {
     let found = ranked(problem, Some(Target::typical(cc)), false);
     found.into_iter().map(|position| &all()[position]).collect()
 }
 
-fn config(kernel: &Kernel) -> Option<Sm80> {
+pub(super) fn config(kernel: &Kernel) -> Option<Sm80> {
     match kernel.design {
         Design::Sm80(config) => Some(config),
         _ => None,

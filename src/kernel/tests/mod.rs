@@ -15,6 +15,7 @@ mod float8;
 mod grouped;
 mod joint;
 mod listing;
+mod mixed;
 mod ranking;
 mod skinny;
 

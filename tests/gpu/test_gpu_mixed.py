@@ -1,0 +1,13 @@
+"""Products of 16-bit floats and 8-bit weights by sm80 on a GPU. On compute capability 9.0, other
+families rank first.
+"""
+
+import pytest
+from support import mixed
+from support.gpu_helpers import fail_with
+
+pytestmark = pytest.mark.gpu
+
+
+def test_every_kernel_of_sm80():
+    fail_with(mixed.failures("cuda"))
