@@ -118,9 +118,9 @@ def test_mixed_products_run_as_float16_does(cc):
             narrow, wide = extents if a.itemsize == 1 else reversed(extents)
             others = narrow // 8 * k // 16 * of_word + wide // 16 * k // 16
             # The sums of float32 outputs are added to totals.
-            beside = alike[tile, warps, False]
-            most = beside.total() - beside["FADD"] + others + TOLERANCE
-            assert loop.total() <= most, (tile, warps, a, b, loop.total(), most)
+            if beside := alike.get((tile, warps, False)):
+                most = beside.total() - beside["FADD"] + others + TOLERANCE
+                assert loop.total() <= most, (tile, warps, a, b, loop.total(), most)
 
 
 @pytest.mark.usefixtures("cache_directory")

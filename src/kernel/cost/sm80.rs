@@ -87,6 +87,27 @@ fn float64_rate(config: &Sm80, shares: bool, query: &CostQuery) -> f64 {
     2.0 * m * n / clocks * query.target.clock_hz * reached
 }
 
+/// Assumed, not measured: the most bytes per second of device memory, on an H100's scale, of which
+/// `skinny` reaches 3.0e12, and seconds from the request of a byte to its arrival, as of `skinny`.
+const DEEP_MEMORY_RATE: f64 = 2.2e12;
+const LATENCY: f64 = 0.85e-6;
+
+/// Tile rows of a band, whose tiles the program walks first (`kernels/common/raster.cuh`).
+const BAND: f64 = 8.0;
+
+/// Bytes per second of device memory, on an H100's scale, that the bytes in flight permit: of the
+/// tiles of one wave, which share rows of A and columns of B, all stages but one.
+fn memory_rate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> f64 {
+    let [m, n, k] = config.tile.map(f64::from);
+    let by_shared = query.target.shared_bytes_per_sm / (config.shared_bytes(types) + 1024);
+    let slots = query.sms() * f64::from(ctas_per_sm.min(by_shared));
+    let tiles = (config.ctas(query.problem) as f64).min(slots);
+    let rows = (query.problem.m() as f64 / m).ceil().clamp(1.0, BAND);
+    let bytes = (rows * m * types.a.width() + tiles / rows * n * types.b.width()) * k;
+    let in_flight = f64::from(config.stages - 1) * bytes;
+    DEEP_MEMORY_RATE.min(in_flight / LATENCY / query.scale.memory)
+}
+
 /// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `shares`:
 /// whether several CTAs share the multiprocessor and hide the latency of one another's
 /// instructions.
@@ -127,7 +148,11 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
         ProductClass::Double => (float64_rate(config, shares, query), DEEP_PIPELINE_MEMORY_RATE),
         class => {
             let rate = rate(class, query.target.cc) * fitted_efficiency(config.tile, wider);
-            (rate * query.scale.mma_sync, FITTED_MEMORY_RATE)
+            let memory_rate = match config.groups {
+                Groups::None if of_sm90 => memory_rate(config, types, ctas_per_sm, query),
+                _ => FITTED_MEMORY_RATE,
+            };
+            (rate * query.scale.mma_sync, memory_rate)
         }
     };
     let [m, n, k] = config.tile.map(f64::from);

@@ -36,6 +36,11 @@ const ALIGN_16_FEW_SUMS: [TileWarpsStages; 5] = [
     ([32, 32, 64], [2, 2], 3),
 ];
 
+/// For few rows of mixed and float8 products, in addition: memory bounds them, and few CTAs need
+/// many stages to have enough bytes in flight.
+const FEW_ROWS: [TileWarpsStages; 3] =
+    [([64, 64, 64], [2, 2], 6), ([32, 64, 64], [1, 4], 6), ([16, 64, 64], [1, 4], 6)];
+
 /// For loads of 4 bytes, the minimum of `cp.async`.
 const ALIGN_4: [TileWarpsStages; 3] =
     [([128, 64, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4), ([32, 32, 64], [2, 2], 3)];
@@ -135,8 +140,14 @@ impl Sm80 {
         for layout in Layout::all() {
             let kind = |align, fast_sums| (align, Groups::None, fast_sums);
             let fast = if class == ProductClass::Float8 { FLOAT8_FAST } else { &[] };
+            let few: &[_] = match class {
+                ProductClass::Float8 | ProductClass::Mixed => &FEW_ROWS,
+                _ => &[],
+            };
             let exact = shapes.iter().map(|(align, shapes)| (kind(*align, false), *shapes));
-            for ((align, groups, fast_sums), shapes) in exact.chain([(kind(16, true), fast)]) {
+            // Of equal estimates, the first ranks first: memory bounds few rows in any tile.
+            let all = [(kind(16, false), few)].into_iter().chain(exact);
+            for ((align, groups, fast_sums), shapes) in all.chain([(kind(16, true), fast)]) {
                 for ([m, n, k], warps, stages) in shapes.iter().copied() {
                     let tile = [m, n, k_of(k)];
                     offer(Sm80 { layout, tile, warps, stages, align, groups, fast_sums });
@@ -182,13 +193,17 @@ impl Sm80 {
     }
 
     /// Whether the program serves the tile: rows of A's and B's tiles have the 64 bytes of a
-    /// swizzle, and two lanes or more store a row of a warp's sums.
+    /// swizzle, each thread copies a part of both, and two lanes or more store a row of a warp's
+    /// sums.
     fn fits(&self, types: Types) -> bool {
-        let [m, n, _] = self.tile;
-        let is_long =
-            |is_k_major, extent, of: DType| is_k_major || extent * of.bytes() as u32 >= 64;
-        is_long(self.layout.a == Major::Row, m, types.a)
-            && is_long(self.layout.b == Major::Column, n, types.b)
+        let [m, n, k] = self.tile;
+        let fits = |is_k_major, extent, of: DType| {
+            let element = of.bytes() as u32;
+            (is_k_major || extent * element >= 64)
+                && extent * k * element >= self.threads() * self.align
+        };
+        fits(self.layout.a == Major::Row, m, types.a)
+            && fits(self.layout.b == Major::Column, n, types.b)
             && self.program_config().lanes_of_row(types) >= 2
     }
 

@@ -45,6 +45,15 @@ fn few_rows_of_mixed_products_belong_to_skinny() {
 }
 
 #[test]
+fn pipelines_of_few_rows_are_deep() {
+    for (cc, m, tile) in [(89, 64, [64, 64, 64]), (80, 32, [32, 64, 64]), (120, 32, [16, 64, 64])] {
+        let first = config(on(&problem([Bf16, I8], [m, 4096, 4096], TNT, false), cc)[0]);
+        let first = first.expect("sm80");
+        assert_eq!((first.tile, first.stages), (tile, 6), "{cc}");
+    }
+}
+
+#[test]
 fn groups_of_weights_along_k_are_refused() {
     let depth = |depth| BlockScale { scale: 0, zero: None, extent: 1, depth, is_swizzled: false };
     for kernel in all().iter().filter(|kernel| [kernel.types.a, kernel.types.b] == [Bf16, I8]) {
