@@ -235,6 +235,26 @@ def test_scaled_float8_kernels_of_sm80_spill_none(kind, cc, cache_directory):
     check_code(demanding(kernels, 3), args, cc)
 
 
+@pytest.mark.parametrize("cc", [80, 89, 120])
+@pytest.mark.parametrize("weights", [torch.int8, torch.uint8], ids=str)
+def test_scaled_mixed_kernels_of_sm80_spill_none(weights, cc, cache_directory):
+    """Scales of columns and a bias."""
+    extent, half = 1024, torch.bfloat16
+    a, b = fake(extent, extent, dtype=half), fake(extent, extent, dtype=weights, layout="n")
+    scales, bias = fake(1, extent, dtype=torch.float32), fake(extent, dtype=half)
+    out = fake(extent, extent, dtype=half)
+    source = "def epilogue(accum, x, y):\n    D = accum * x + y\n    return D\n"
+    epilogue = EpilogueArguments(source, x=scales, y=bias, D=out)
+    args = GemmArguments(a, b, out, "float32", epilogue)
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(args, cc=cc)
+        if isinstance(kernel.metadata.design, Sm80DesignMetadata)
+    ]
+    assert len(kernels) >= 8
+    check_code(demanding(kernels, 3), args, cc)
+
+
 def test_scaled_grouped_kernels_neither_spill_nor_serialize(cache_directory):
     """Scales of groups and columns behind the main loop, then an epilogue."""
     m, n, k, groups = 1024, 1024, 512, 4
