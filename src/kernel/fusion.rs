@@ -8,16 +8,13 @@ use crate::operand::DType;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fusion<'a> {
     Nothing,
-    /// An epilogue of one product, without block scales. `factors`: it only multiplies by factors of
-    /// rows and columns, or by none.
+    /// An epilogue of one product, without block scales. `factors`: it only multiplies by factors
+    /// of rows and columns, or by none.
     Epilogue {
         factors: bool,
     },
-    /// The same with block scales, which the kernel applies along K.
-    Scaled {
-        scaling: &'a Scaling,
-        factors: bool,
-    },
+    /// An epilogue with block scales, which the kernel applies along K.
+    Scaled(&'a Scaling),
     /// An epilogue that takes a second product (dual GEMM).
     Dual,
     /// Several matrices B (joint GEMM), and an epilogue or none.
@@ -34,14 +31,13 @@ impl Fusion<'_> {
         }
     }
 
-    /// Whether a kernel for Hopper computes while it stores an output. Factors multiply the sums
-    /// before, if the output has 16 bits (`CONVERT_ONLY` of the program).
-    pub fn computes_at_store(self, types: Types) -> bool {
+    /// Whether a kernel for Hopper takes longer than for the product alone: it computes while it
+    /// stores the output, or applies block scales. Factors multiply the sums before, if the output
+    /// has 16 bits (`CONVERT_ONLY` of the program).
+    pub fn takes_time(self, types: Types) -> bool {
         let only_converts = types.out.bits() == 16 && types.accumulator != DType::F16;
         match self {
-            Fusion::Epilogue { factors: true } | Fusion::Scaled { factors: true, .. } => {
-                !only_converts
-            }
+            Fusion::Epilogue { factors: true } => !only_converts,
             _ => self.is_fused(),
         }
     }
@@ -68,13 +64,10 @@ impl<'a> From<Option<&'a Epilogue>> for Fusion<'a> {
             Some(epilogue) if epilogue.is_prologue_only() => Fusion::Nothing,
             Some(epilogue) if epilogue.is_dual() => Fusion::Dual,
             Some(epilogue) if let Some(joint) = epilogue.joint() => Fusion::Joint(joint),
-            Some(epilogue) => {
-                let factors = epilogue.factors().is_some();
-                match &epilogue.graph.scaling {
-                    None => Fusion::Epilogue { factors },
-                    Some(scaling) => Fusion::Scaled { scaling, factors },
-                }
-            }
+            Some(epilogue) => match &epilogue.graph.scaling {
+                None => Fusion::Epilogue { factors: epilogue.factors().is_some() },
+                Some(scaling) => Fusion::Scaled(scaling),
+            },
         }
     }
 }

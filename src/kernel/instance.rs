@@ -83,21 +83,19 @@ impl Kernel {
                 Err(Unsupported::NoEpilogues)
             }
             Fusion::Joint(joint) => family.check_joint(self.types, &joint),
-            Fusion::Epilogue { .. } | Fusion::Scaled { .. }
-                if !family.takes_epilogues(self.types) =>
-            {
+            Fusion::Epilogue { .. } | Fusion::Scaled(_) if !family.takes_epilogues(self.types) => {
                 Err(Unsupported::NoEpilogues)
             }
-            Fusion::Scaled { scaling, .. } if !family.takes_scaling(self.types, scaling) => {
+            Fusion::Scaled(scaling) if !family.takes_scaling(self.types, scaling) => {
                 Err(Unsupported::NoScales)
             }
             // Without products, the sums are 0, also if a scale is infinite.
-            Fusion::Scaled { scaling, .. }
+            Fusion::Scaled(scaling)
                 if problem.views()[0].shape[2] == 0 && family.scales_sums(self.types, scaling) =>
             {
                 Err(Unsupported::Shallow { k: 0, least: 1 })
             }
-            Fusion::Epilogue { .. } | Fusion::Scaled { .. } | Fusion::Dual => Ok(()),
+            Fusion::Epilogue { .. } | Fusion::Scaled(_) | Fusion::Dual => Ok(()),
         }
     }
 
@@ -299,8 +297,7 @@ impl Kernel {
         let problem = joined.as_ref().unwrap_or(problem).mean_product();
         let Some(problem) = problem else { return Estimate::UNKNOWN };
         let packed_bytes = self.packed_bytes(&problem).unwrap_or_default();
-        let query =
-            CostQuery::new(&problem, target, fusion.computes_at_store(self.types), packed_bytes);
+        let query = CostQuery::new(&problem, target, fusion.takes_time(self.types), packed_bytes);
         let kernel = self.with(fusion);
         kernel.design.family().estimate(self.types, kernel.ctas_per_sm(), &query)
     }

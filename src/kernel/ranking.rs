@@ -77,9 +77,9 @@ pub fn ranked<'a>(
     let joined = problem.joined();
     let problem = joined.as_ref().unwrap_or(problem);
     let product = problem.mean_product();
-    let query = target.zip(product.as_deref()).map(|(target, product)| {
-        CostQuery::new(product, target, fusion.computes_at_store(types), 0)
-    });
+    let query = target
+        .zip(product.as_deref())
+        .map(|(target, product)| CostQuery::new(product, target, fusion.takes_time(types), 0));
     let mut found: Vec<u64> = Vec::new();
     for group in groups
         .iter()

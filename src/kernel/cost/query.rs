@@ -9,8 +9,8 @@ use crate::problem::GemmProblem;
 pub struct CostQuery<'a> {
     pub problem: &'a GemmProblem,
     pub target: Target,
-    /// Whether the kernel computes while it stores the output: an epilogue.
-    pub computes_at_store: bool,
+    /// Whether what is fused takes time (`Fusion::takes_time`).
+    pub fusion_takes_time: bool,
     /// Bytes of the packed operands.
     pub packed_bytes: u64,
     /// Bytes of the operands and the output.
@@ -56,7 +56,7 @@ impl CostQuery<'_> {
     pub fn new(
         problem: &GemmProblem,
         target: Target,
-        computes_at_store: bool,
+        fusion_takes_time: bool,
         packed_bytes: u64,
     ) -> CostQuery<'_> {
         let (bytes, scale) = (operand_bytes(problem), Scale::of(&target));
@@ -65,7 +65,7 @@ impl CostQuery<'_> {
         CostQuery {
             problem,
             target,
-            computes_at_store,
+            fusion_takes_time,
             packed_bytes,
             bytes,
             splits_lines: splits_lines(problem),

@@ -34,6 +34,9 @@ const FITTED_L2_RATE_OF_GPC: f64 = 1.14e12;
 /// Bytes per second of A that threads load, 8 bytes and 4 bytes at a time.
 const FITTED_THREADS_RATE_8: f64 = 36e9;
 const FITTED_THREADS_RATE_4: f64 = 31e9;
+/// Bytes per second of device memory that one multiprocessor reads at most. Fitted to timings of
+/// few rows in 8 bits on an H200, whose memory 96 multiprocessors do not saturate.
+const FITTED_MEMORY_RATE_OF_SM: f64 = 35e9;
 /// Bytes that one wave has read and the L2 cache keeps for later waves.
 const FITTED_L2_KEPT_BYTES: f64 = 30e6;
 /// The share of rereads from device memory that adds to the time of L2 loads, and its factor in
@@ -132,7 +135,7 @@ fn estimate_placed(config: &Sm90, placed: &Placed, query: &CostQuery) -> Estimat
     let launch = FITTED_LAUNCH + FITTED_START_ALONE;
     let seconds = launch + overlapped([work, memory]);
     let sums = config.sums_of_thread();
-    let epilogue = epilogue_seconds(query.computes_at_store, config.schedule, sums, 1.0);
+    let epilogue = epilogue_seconds(query.fusion_takes_time, config.schedule, sums, 1.0);
     Estimate {
         waves: 1.0,
         bytes,
@@ -151,7 +154,7 @@ fn estimate_tiles(
     grid: &TileGrid,
     query: &CostQuery,
 ) -> Estimate {
-    let CostQuery { problem, target, computes_at_store, packed_bytes, bytes, scale, .. } = *query;
+    let CostQuery { problem, target, fusion_takes_time, packed_bytes, bytes, scale, .. } = *query;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
@@ -232,16 +235,16 @@ fn estimate_tiles(
         let work = blocks * multiplied.max(loaded) + ends + (waves - 1.0) * next;
         (work, ends + (waves - 1.0) * next_ends)
     };
-    let mut work = work + epilogue_seconds(computes_at_store, config.schedule, sums, waves);
+    let mut work = work + epilogue_seconds(fusion_takes_time, config.schedule, sums, waves);
     // Up to 16 columns, a tile's store is one step.
     if config.swapped && waves > 1.0 && tile_n > 16.0 {
         work *= match config.a_from_registers(types) && !mixed {
-            true if computes_at_store => FITTED_FUSED_PAIRS,
-            false if computes_at_store || types.out.bits() != 16 => FITTED_SWAPPED,
+            true if fusion_takes_time => FITTED_FUSED_PAIRS,
+            false if fusion_takes_time || types.out.bits() != 16 => FITTED_SWAPPED,
             _ => 1.0,
         };
     }
-    let memory_rate = FITTED_MEMORY_RATE * scale.memory;
+    let memory_rate = memory_rate(types, running * size, query);
     // Concurrent clusters share their reads. Later clusters hit what the L2 cache keeps.
     let [of_row, of_column] = match config.crossed() {
         true => [types.b, types.a],
@@ -281,6 +284,17 @@ fn estimate_tiles(
             + overlapped([work, from_cache + reread, memory])
             + packing)
             * packed,
+    }
+}
+
+/// Bytes per second of device memory that this many CTAs reach.
+fn memory_rate(types: Types, ctas: f64, query: &CostQuery) -> f64 {
+    let rate = FITTED_MEMORY_RATE * query.scale.memory;
+    match types.class() {
+        ProductClass::Float8 | ProductClass::Integer8 => {
+            rate.min(FITTED_MEMORY_RATE_OF_SM * query.scale.clock * ctas.min(query.sms()))
+        }
+        _ => rate,
     }
 }
 

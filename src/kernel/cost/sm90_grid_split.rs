@@ -28,7 +28,7 @@ const FITTED_SUM_ADDED: f64 = 12.7e-9;
 const FITTED_WAIT: f64 = 50e-6;
 
 pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-    let CostQuery { problem, target, computes_at_store, bytes, scale, .. } = *query;
+    let CostQuery { problem, target, fusion_takes_time, bytes, scale, .. } = *query;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (reducers, splits) = (f64::from(config.split), f64::from(config.k_splits(problem)));
@@ -52,7 +52,7 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     // With fewer slices of K than reducer CTAs, some CTAs reduce several shares of the columns.
     let sums = config.sums_of_thread();
     let added = sums * (reducers / splits).ceil();
-    let epilogue = epilogue_seconds(computes_at_store, Schedule::Cooperative, added, 1.0);
+    let epilogue = epilogue_seconds(fusion_takes_time, Schedule::Cooperative, added, 1.0);
     let exchange = FITTED_EXCHANGE
         + FITTED_SUM_STORED * sums * reducers
         + FITTED_SUM_ADDED * splits * added

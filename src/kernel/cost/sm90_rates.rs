@@ -48,8 +48,8 @@ pub fn alignment_penalty(aligned: u32) -> f64 {
 }
 
 /// Seconds that a fused epilogue adds to waves of tiles. `sums`: accumulators of a thread.
-pub fn epilogue_seconds(computes_at_store: bool, schedule: Schedule, sums: f64, waves: f64) -> f64 {
-    if !computes_at_store {
+pub fn epilogue_seconds(fusion_takes_time: bool, schedule: Schedule, sums: f64, waves: f64) -> f64 {
+    if !fusion_takes_time {
         return 0.0;
     }
     let share = match schedule {
