@@ -8,6 +8,10 @@ from support.gpu_helpers import fail_with
 
 pytestmark = pytest.mark.gpu
 
+#: Tests that share the problems, which processes of pytest-xdist run side by side.
+PARTS = 16
 
-def test_every_kernel_of_sm80():
-    fail_with(mixed.failures("cuda"))
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_kernel_of_sm80(part):
+    fail_with(mixed.failures("cuda", part=part, parts=PARTS))
