@@ -235,9 +235,8 @@ def test_scaled_float8_kernels_of_sm80_spill_none(kind, cc, cache_directory):
     check_code(demanding(kernels, 3), args, cc)
 
 
-@pytest.mark.parametrize("cc", [80, 89, 120])
-@pytest.mark.parametrize("weights", [torch.int8, torch.uint8], ids=str)
-def test_scaled_mixed_kernels_of_sm80_spill_none(weights, cc, cache_directory):
+@pytest.mark.parametrize("cc, weights", diagonals([80, 89, 120], [torch.int8, torch.uint8]))
+def test_scaled_mixed_kernels_of_sm80_spill_none(cc, weights, cache_directory):
     """Scales of columns and a bias."""
     extent, half = 1024, torch.bfloat16
     a, b = fake(extent, extent, dtype=half), fake(extent, extent, dtype=weights, layout="n")

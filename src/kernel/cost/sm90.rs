@@ -120,10 +120,10 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let grid = config.grid(problem);
     let multiprocessors = query.target.multiprocessors;
     // The model of placed kernels knows no conversion.
-    let mixed = types.class() == ProductClass::Mixed;
+    let class = types.class();
     match placed(config, types, problem, &grid, ctas_per_sm, multiprocessors) {
-        Some(placed) if !mixed => estimate_placed(config, &placed, query),
-        _ => estimate_tiles(config, types, ctas_per_sm, &grid, query),
+        Some(placed) if class != ProductClass::Mixed => estimate_placed(config, &placed, query),
+        _ => estimate_tiles(config, types, class, ctas_per_sm, &grid, query),
     }
 }
 
@@ -150,6 +150,7 @@ fn estimate_placed(config: &Sm90, placed: &Placed, query: &CostQuery) -> Estimat
 fn estimate_tiles(
     config: &Sm90,
     types: Types,
+    class: ProductClass,
     ctas_per_sm: u32,
     grid: &TileGrid,
     query: &CostQuery,
@@ -169,7 +170,7 @@ fn estimate_tiles(
 
     // wgmma takes equally long for the bytes of all element types; in a mixed product, for those of
     // 16-bit elements.
-    let mixed = types.class() == ProductClass::Mixed;
+    let mixed = class == ProductClass::Mixed;
     let row_bytes = f64::from(config.row_bytes(0));
     let block_bytes = row_bytes * f64::from(types.widening());
     let deep = u64::from(config.k_block(types) * config.split);
@@ -244,7 +245,7 @@ fn estimate_tiles(
             _ => 1.0,
         };
     }
-    let memory_rate = memory_rate(types, running * size, query);
+    let memory_rate = memory_rate(class, running * size, query);
     // Concurrent clusters share their reads. Later clusters hit what the L2 cache keeps.
     let [of_row, of_column] = match config.crossed() {
         true => [types.b, types.a],
@@ -288,9 +289,9 @@ fn estimate_tiles(
 }
 
 /// Bytes per second of device memory that this many CTAs reach.
-fn memory_rate(types: Types, ctas: f64, query: &CostQuery) -> f64 {
+fn memory_rate(class: ProductClass, ctas: f64, query: &CostQuery) -> f64 {
     let rate = FITTED_MEMORY_RATE * query.scale.memory;
-    match types.class() {
+    match class {
         ProductClass::Float8 | ProductClass::Integer8 => {
             rate.min(FITTED_MEMORY_RATE_OF_SM * query.scale.clock * ctas.min(query.sms()))
         }
