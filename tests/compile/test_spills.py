@@ -221,8 +221,9 @@ def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, cache_directory
     check_code(demanding(kernels, 3), args)
 
 
-@pytest.mark.parametrize("cc", [89, 90, 100, 120])
-@pytest.mark.parametrize("kind", ["tensor", "rows", "fast", *BLOCKS])
+@pytest.mark.parametrize(
+    "kind, cc", diagonals(["tensor", "rows", "fast", *BLOCKS], [89, 90, 100, 120])
+)
 def test_scaled_float8_kernels_of_sm80_spill_none(kind, cc, cache_directory):
     args = scaled_arguments(kind)
     kernels = [
