@@ -83,20 +83,23 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyKe
 fn new_object(py: Python<'_>, position: usize) -> PyResult<Py<PyKernel>> {
     let base = PyKernel { position: Some(position), metadata: OnceLock::new() };
     let base = PyClassInitializer::from(base);
-    let object = match kernel::at(position).design {
-        Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
-        Design::Sgemm(_) | Design::Simt(_) => {
-            Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super()
-        }
-        Design::Skinny(_) => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
-        Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
-        Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
-        Design::Elementwise(_) => {
-            Bound::new(py, base.add_subclass(ElementwiseKernel))?.into_super()
-        }
-    };
-    metadata::untrack(object.as_any());
-    Ok(object.unbind())
+    let object = metadata::lasting(|| {
+        Ok(match kernel::at(position).design {
+            Design::Reference(_) => {
+                Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super()
+            }
+            Design::Sgemm(_) | Design::Simt(_) => {
+                Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super()
+            }
+            Design::Skinny(_) => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
+            Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
+            Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
+            Design::Elementwise(_) => {
+                Bound::new(py, base.add_subclass(ElementwiseKernel))?.into_super()
+            }
+        })
+    });
+    object.map(Bound::unbind)
 }
 
 /// The built-in kernel with this name and this epilogue.

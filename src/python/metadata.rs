@@ -130,22 +130,32 @@ pub fn describe<'py>(
         Some(epilogue) => EPILOGUE.object(py, [any(py, epilogue.to_string())?])?,
         None => py.None().into_bound(py),
     };
-    let mut operands = operands(py, kernel.operation(), kernel.types, kernel.demands())?;
-    if let Some(epilogue) = kernel.epilogue
-        && let Some(scaling) = epilogue.graph.scaling.filter(|scaling| scaling.is_of_operands)
-    {
-        operands = with_scales(py, &operands, epilogue, scaling)?;
-    }
-    let (name, min_cc) = (any(py, kernel.name())?, any(py, kernel.min_cc())?);
-    let values = [name, class.clone(), min_cc, operands, design(py, kernel)?, epilogue];
-    METADATA.object(py, values).inspect(untrack)
+    lasting(|| {
+        let mut operands = operands(py, kernel.operation(), kernel.types, kernel.demands())?;
+        if let Some(epilogue) = kernel.epilogue
+            && let Some(scaling) = epilogue.graph.scaling.filter(|scaling| scaling.is_of_operands)
+        {
+            operands = with_scales(py, &operands, epilogue, scaling)?;
+        }
+        let (name, min_cc) = (any(py, kernel.name())?, any(py, kernel.min_cc())?);
+        let values = [name, class.clone(), min_cc, operands, design(py, kernel)?, epilogue];
+        METADATA.object(py, values)
+    })
 }
 
-/// Removes an object that lives as long as the process from the garbage collector, which would
-/// traverse thousands of kernels and their metadata several times while a client lists them.
-pub fn untrack(object: &Bound<'_, PyAny>) {
+/// Makes an object that lives as long as the process. The garbage collector does not run meanwhile,
+/// and does not see the object: it would traverse thousands of kernels and their metadata, and what
+/// imports made, many times while a client lists the kernels.
+pub fn lasting<'py, T>(make: impl FnOnce() -> PyResult<Bound<'py, T>>) -> PyResult<Bound<'py, T>> {
+    // SAFETY: `make` returns an object, so that Python runs, and this thread holds its lock.
+    let was_enabled = unsafe { ffi::PyGC_Disable() } != 0;
+    let made = make();
+    if was_enabled {
+        // SAFETY: as above.
+        unsafe { ffi::PyGC_Enable() };
+    }
     // SAFETY: a live object of a type with support for garbage collection.
-    unsafe { ffi::PyObject_GC_UnTrack(object.as_ptr().cast()) }
+    made.inspect(|object| unsafe { ffi::PyObject_GC_UnTrack(object.as_ptr().cast()) })
 }
 
 /// A value as a Python object.
