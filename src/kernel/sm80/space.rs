@@ -37,7 +37,7 @@ const ALIGN_16_FEW_SUMS: [TileWarpsStages; 5] = [
 ];
 
 /// For few rows of mixed and float8 products, in addition: memory bounds them, and few CTAs need
-/// many stages to have enough bytes in flight.
+/// many stages to have enough bytes in flight. Activations are contiguous along K and N.
 const FEW_ROWS: [TileWarpsStages; 3] =
     [([64, 64, 64], [2, 2], 6), ([32, 64, 64], [1, 4], 6), ([16, 64, 64], [1, 4], 6)];
 
@@ -141,7 +141,11 @@ impl Sm80 {
             let kind = |align, fast_sums| (align, Groups::None, fast_sums);
             let fast = if class == ProductClass::Float8 { FLOAT8_FAST } else { &[] };
             let few: &[_] = match class {
-                ProductClass::Float8 | ProductClass::Mixed => &FEW_ROWS,
+                ProductClass::Float8 | ProductClass::Mixed
+                    if [layout.a, layout.out] == [Major::Row; 2] =>
+                {
+                    &FEW_ROWS
+                }
                 _ => &[],
             };
             let exact = shapes.iter().map(|(align, shapes)| (kind(*align, false), *shapes));
