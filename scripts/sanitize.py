@@ -263,7 +263,8 @@ def products(results: Results, part: str, batches: int) -> None:
         if family_of(kernel) == "sm90" and design.split > 1 and batches > 2:
             continue  # splits of K serve few tiles
         if family_of(kernel) == "sm90" and design.over_grid:
-            k = 2064  # 33 or 65 blocks along K for 16 or 32 bits: four or eight splits
+            # 33, 33 or 65 blocks along K for 8, 16 or 32 bits: four or eight splits
+            k = 4112 if types[0].itemsize == 1 else 2064
         narrow = getattr(design, "narrow", None)
         if narrow == "m":
             m = min(13, design.tile_shape[0])
