@@ -54,7 +54,8 @@ test-operators: $(INSTALLED) ## all samples of torch's products through all its 
 
 test-kernels: $(INSTALLED) ## all kernels of the samples, compiled and emulated, and all models
 	OMP_NUM_THREADS=1 TEST_KERNELS=all $(BIN)/$(PYTEST) -n 2 tests/compile tests/reference \
-		tests/pytorch/test_quantize_kernels.py tests/pytorch/test_compile_models.py
+		tests/pytorch/test_quantize_kernels.py tests/pytorch/test_compile_models.py \
+		tests/tools/test_bench_model.py
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	$(BIN)/$(PYTEST) -m gpu

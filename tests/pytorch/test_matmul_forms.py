@@ -40,7 +40,7 @@ OUTPUTS = [
     (*shapes, transform)
     for at, shapes in enumerate(SHAPES)
     for transform in TRANSFORMS
-    if at % {"compile": 4, "dynamic": 7}.get(transform, 1) == 0
+    if at % {"compile": 8, "dynamic": 13}.get(transform, 1) == 0
 ]
 
 

@@ -83,11 +83,11 @@ def test_scales(groups):
 def test_groups_along_k():
     calls = ("along_k()", "neighbours()", "wrong_offsets()", "accumulation()", "scales_along_k()")
     counts = launches(*calls, module="emulation_groups")
-    assert counts[0] > 30 // SPARSE and min(counts[1:]) > 5, counts
+    assert counts[0] > 30 // SPARSE and min(counts[1:]) >= 4, counts
 
 
 def test_two_products_in_groups():
-    assert launches("two_products()", module="emulation_groups")[0] >= 10
+    assert launches("two_products()", module="emulation_groups")[0] >= 6
 
 
 def test_gated_layers_of_groups():

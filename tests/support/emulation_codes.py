@@ -15,7 +15,7 @@ def check(shape: tuple[int, int, int], is_thorough: bool) -> None:
     """Some kernels of each case, in turn; if ``is_thorough``, every kernel of the first case."""
     failures = []
     for at, name in enumerate(codes.CASES):
-        step = SPARSE if is_thorough and at == 0 else 12 if SPARSE == 1 else 24
+        step = SPARSE if is_thorough and at == 0 else 12 if SPARSE == 1 else 48
         failures += codes.failures_of(name, shape, at, step)
     finish(failures)
 

@@ -92,7 +92,7 @@ def special(cc: int) -> None:
         expected = a.double() @ b.double()
         kernels = of_sm80(args)
         assert kernels, (m, n, k)
-        for kernel in kernels[:: max(1, SPARSE // 8)]:
+        for kernel in kernels[:: max(1, SPARSE // 4)]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {(m, n, k)} {layout}")
     for a_type, b_type in PAIRS:
@@ -105,7 +105,7 @@ def special(cc: int) -> None:
         expected[3] = math.nan
         out = torch.empty(m, n)
         args = GemmArguments(a, b, out, "float32")
-        for kernel in of_sm80(args)[:: max(1, SPARSE // 8)]:
+        for kernel in of_sm80(args)[:: max(1, SPARSE // 4)]:
             out.fill_(-1)
             kernel.run(args)
             if not torch.equal(out.nan_to_num(-2, 9e9), expected.nan_to_num(-2, 9e9)):
@@ -173,13 +173,13 @@ def scaled_problems() -> Iterator[tuple[object, torch.Tensor, torch.Tensor, str]
 
 
 def scales(cc: int) -> None:
-    """Block scales, by every kernel or a fourth of them."""
+    """Block scales, by every kernel or an eighth of them."""
     device.library.stand_in_set_capability(cc)
     failures = []
     for at, (args, out, expected, what) in enumerate(scaled_problems()):
         kernels = of_sm80(args)
         assert kernels, what
-        for kernel in kernels[at % 2 :: 1 if SPARSE == 1 else 4] or kernels[:1]:
+        for kernel in kernels[at % 2 :: 1 if SPARSE == 1 else 8] or kernels[:1]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {what}")
     finish(failures)

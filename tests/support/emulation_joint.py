@@ -33,7 +33,7 @@ def joint() -> None:
         assert kernels, trial.said
         kernels.sort(key=lambda kernel: repr(kernel.metadata.design))
         chosen = few(kernels, joint_parts)
-        for kernel in chosen[seed % 2 :: 2] if seed < 2 else chosen[:: max(1, len(chosen) // 8)]:
+        for kernel in chosen[seed % 2 :: 2] if seed < 2 else chosen[:: max(1, len(chosen) // 4)]:
             try:
                 trial.check(kernel)
             except (AssertionError, RuntimeError) as error:

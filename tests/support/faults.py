@@ -161,8 +161,8 @@ def forked(work: Callable[..., Any], *arguments: Any) -> Any:
 
 def faults(calls: list[str]) -> Iterator[tuple[int, int, bool]]:
     """What to fail: the call's number, the error, and whether it lasts. The first call of a name
-    fails with each error, a later one with one of them, in turns. Of many calls of a name, the
-    first and the last fail.
+    fails with each error, a later one with one of them that does not last, in turns. Of many calls
+    of a name, the first and the last fail.
     """
     seen, left = Counter[str](), Counter(calls)
     for at, name in enumerate(calls, start=1):
@@ -173,7 +173,7 @@ def faults(calls: list[str]) -> Iterator[tuple[int, int, bool]]:
         once = list(ONCE)
         for code in once if seen[name] == 1 else [once[at % len(once)]]:
             yield at, code, False
-        for code in LASTING:
+        for code in LASTING if seen[name] == 1 else ():
             yield at, code, True
 
 
