@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from enum import Enum
 from functools import total_ordering
+from math import prod
 from typing import Any
 
 
@@ -18,6 +19,17 @@ class ScaleMode(Enum):
 
     Blockwise1x16 = (1, 1, 16)
     Blockwise1x32 = (1, 1, 32)
+
+    @staticmethod
+    def compare(one: "ScaleMode | tuple[int, ...]", other: "ScaleMode | tuple[int, ...]") -> bool:
+        """Whether two modes, or tuples, are equal but for leading ones."""
+        mine, theirs = _of_equal_length(one, other)
+        return mine == theirs
+
+    @staticmethod
+    def numel(scale: "ScaleMode | tuple[int, ...]") -> int:
+        """The number of values that share a scale."""
+        return prod(scale)
 
     def __len__(self) -> int:
         return len(self.value)

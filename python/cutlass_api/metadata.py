@@ -18,6 +18,7 @@ from cutlass_api._core import (
     RuntimeArguments,
     Status,
 )
+from cutlass_api._faces import core_of
 from cutlass_api._tables import html_table
 from cutlass_api.typing import NumericLike
 
@@ -58,6 +59,7 @@ class TensorAttributes:
         every operand that meets them meets these. ``name``: the operand's name in the reason of a
         failing Status.
         """
+        operand = core_of(operand)
         if isinstance(operand, TensorAttributes):
             return self._implied_by(operand, name)
         return _core.operand_matches(
@@ -130,6 +132,7 @@ class ScaledTensorAttributes(TensorAttributes):
             object.__setattr__(self, inherited.name, getattr(self.base, inherited.name))
 
     def supports(self, operand: Any, name: str = "operand") -> Status:
+        operand = core_of(operand)
         if not isinstance(operand, (_core.ScaledTensor, ScaledTensorAttributes)):
             return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
         if not _same_mode(self.mode, operand.mode) or self.swizzle != operand.swizzle:

@@ -66,7 +66,8 @@ def is_numpy_tensor(tensor: Any) -> bool:
     return _is_instance(tensor, "numpy", "ndarray")
 
 
-def _is_available(module: str) -> bool:
+def is_package_available(module: str) -> bool:
+    """Whether a package can be imported. Does not import it."""
     if module in sys.modules:
         return sys.modules[module] is not None
     return find_spec(module) is not None
@@ -74,12 +75,12 @@ def _is_available(module: str) -> bool:
 
 def is_torch_available() -> bool:
     """Whether torch can be imported. Does not import torch."""
-    return _is_available("torch")
+    return is_package_available("torch")
 
 
 def is_numpy_available() -> bool:
     """Whether NumPy can be imported. Does not import NumPy."""
-    return _is_available("numpy")
+    return is_package_available("numpy")
 
 
 def to_cuda_stream(stream: Any, skip_if_ffi: bool = False) -> Any:

@@ -1,0 +1,128 @@
+"""The arguments of a GEMM, and what all arguments of the core's operations share."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from cutlass_api import _core
+from cutlass_api._faces import core_of
+from cutlass_api.operators.arguments.base import RuntimeArguments
+from cutlass_api.operators.arguments.operand import operand_of, operand_of_core
+
+
+class OperandField:
+    """An operand of the core's arguments, made when a client reads it for the first time."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, args: Any, owner: type | None = None) -> Any:
+        if args is None:
+            return self
+        args.make_operands()
+        return args.__dict__[self._name]
+
+    def __set__(self, args: Any, value: Any) -> None:
+        args.make_operands()
+        args.__dict__[self._name] = operand_of(value)
+        args.forget()
+
+
+class EpilogueField(OperandField):
+    """The epilogue of the core's arguments. ``read``: the getter of the core."""
+
+    def __init__(self, read: Any) -> None:
+        self.read: Callable[[Any], Any] = read.__get__
+
+    def __get__(self, args: Any, owner: type | None = None) -> Any:
+        if args is not None and self.read(args) is None:
+            return None
+        return super().__get__(args, owner)
+
+    def __set__(self, args: Any, value: Any) -> None:
+        raise AttributeError("epilogue is part of the arguments; construct new ones with another")
+
+
+class CoreArguments(RuntimeArguments):
+    """Arguments of the core whose operands accept attributes and other tensors.
+
+    The operands are made when a client reads one. After a client has changed an operand, or its
+    tensor, :meth:`current` makes arguments of the current tensors.
+    """
+
+    #: The class of the core, and its operands.
+    _class: ClassVar[Any]
+    _operands: ClassVar[tuple[str, ...]] = ("A", "B", "out")
+    _current: Any = None
+
+    def make_operands(self) -> None:
+        """Makes the operands and the epilogue, unless they are made."""
+        own = self.__dict__
+        if "A" in own:
+            return
+        for name in self._operands:
+            own[name] = operand_of_core(getattr(self._class, name).__get__(self), self)
+        epilogue = self._class.epilogue.__get__(self)
+        own["epilogue"] = epilogue.owned_by(self) if hasattr(epilogue, "owned_by") else epilogue
+
+    def forget(self) -> None:
+        """Notes that an operand has changed."""
+        self.is_changed, self._current = True, None
+
+    def current(self) -> _core.RuntimeArguments:
+        """These arguments, or those of the tensors that have replaced theirs.
+
+        Raises ValueError if the tensor of an operand has been set to None.
+        """
+        if not self.is_changed:
+            return self
+        if self._current is None:
+            own = self.__dict__
+            epilogue = own["epilogue"]
+            self._current = self._class(
+                **{name: core_of(own[name]) for name in self._operands},
+                accumulator_type=self._class.accumulator_type.__get__(self),
+                epilogue=epilogue.current() if hasattr(epilogue, "current") else epilogue,
+                performance=self.performance,
+            )
+        found: _core.RuntimeArguments = self._current
+        return found
+
+
+class GemmProblemSize(NamedTuple):
+    """The extents of a GEMM: A has shape (L, M, K), B (L, K, N), out (L, M, N)."""
+
+    M: int
+    N: int
+    K: int
+    L: int
+
+
+class GemmArguments(_core.GemmArguments, CoreArguments):
+    """out = A @ B. The arguments, operands and tensors accept new attributes.
+
+    The parameters, what they accept and the errors are those of
+    :class:`cutlass_api.arguments.GemmArguments`.
+
+    Setting ``args.A.tensor._runtime_tensor`` replaces a tensor by one with the same dtype, shape
+    and strides; None releases it, and the arguments cannot run until there is another one.
+    """
+
+    # The constructor of the core is called without a frame of Python.
+    __init__ = object.__init__
+    __repr__ = _core.RuntimeArguments.__repr__
+    _class = _core.GemmArguments
+
+    A: Any = OperandField()
+    B: Any = OperandField()
+    out: Any = OperandField()
+    epilogue: Any = EpilogueField(_core.GemmArguments.epilogue)
+    performance: Any = _core.RuntimeArguments.performance
+
+    @property
+    def problem_size(self) -> GemmProblemSize:
+        """The extents."""
+        a, b = self.A.shape, self.B.shape
+        return GemmProblemSize(a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1)
+
+
+__all__ = ["GemmArguments", "GemmProblemSize"]

@@ -1,0 +1,128 @@
+"""Operands: dense tensors, and tensors with scales."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from cutlass_api import _core
+from cutlass_api._faces import core_of
+from cutlass_api.library import ScaleMode, ScaleSwizzleMode
+from cutlass_api.operators.arguments.base import Operand
+from cutlass_api.operators.utils.tensor import TensorWrapper
+from cutlass_api.typing import TensorLike
+from cutlass_api.utils import ceil_div, round_up
+
+
+class DenseTensor(Operand):
+    """A tensor without scales. Attributes that it lacks are those of ``tensor``.
+
+    ``tensor``: what the constructor received. In arguments, a
+    :class:`~cutlass_api.operators.utils.tensor.TensorWrapper`, so that ``dtype``, ``shape``,
+    ``stride`` and ``data_ptr`` are the same for every framework.
+    """
+
+    def __init__(self, tensor: TensorLike | TensorWrapper) -> None:
+        self.tensor = tensor
+
+    def __copy__(self) -> "DenseTensor":
+        return DenseTensor(self.tensor)
+
+    def __getattr__(self, name: str) -> Any:
+        # Without __dlpack__ of the tensor: the core reads the tensor itself.
+        if name.startswith("__") or name == "tensor":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.tensor, name)
+
+    def __repr__(self) -> str:
+        return f"DenseTensor({self.tensor!r})"
+
+    def __cutlass_operand__(self) -> Any:
+        """The tensor, which the core takes for a dense operand."""
+        return core_of(self.tensor)
+
+
+class ScaledOperand(Operand):
+    """A tensor of values with a tensor of scales, each shared by a block of values.
+
+    - ``quantized``, ``scale``: tensors.
+    - ``mode``: the extents of a block, a :class:`ScaleMode` or a tuple (batch, row, column).
+    - ``swizzle``: the :class:`ScaleSwizzleMode` of ``scale``.
+
+    The layouts of scales are those of :class:`cutlass_api.arguments.ScaledTensor`. Attributes that
+    it lacks are those of ``quantized``.
+    """
+
+    def __init__(
+        self,
+        quantized: TensorLike | DenseTensor,
+        scale: TensorLike | DenseTensor,
+        mode: ScaleMode | tuple[int, ...],
+        swizzle: ScaleSwizzleMode,
+    ) -> None:
+        self.quantized, self.scale = _dense(quantized), _dense(scale)
+        self.mode, self.swizzle = mode, swizzle
+
+    def __copy__(self) -> "ScaledOperand":
+        return ScaledOperand(self.quantized, self.scale, self.mode, self.swizzle)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "quantized":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.quantized, name)
+
+    def __repr__(self) -> str:
+        parts = (self.quantized, self.scale, self.mode, self.swizzle)
+        return f"ScaledOperand({', '.join(map(repr, parts))})"
+
+    def __cutlass_operand__(self) -> Any:
+        """The ``ScaledTensor`` of the core."""
+        parts = core_of(self.quantized), core_of(self.scale)
+        return _core.ScaledTensor(*parts, self.mode, self.swizzle)
+
+    @staticmethod
+    def numel_scale(
+        quantized_shape: Sequence[int],
+        mode: ScaleMode | tuple[int, ...],
+        swizzle: ScaleSwizzleMode,
+    ) -> int:
+        """The number of scales of an operand.
+
+        ``quantized_shape``: (rows, K) or (batch, rows, K); the rows of B are those of its
+        transpose. Raises ValueError for another rank and for an unknown swizzle.
+        """
+        if len(quantized_shape) not in (2, 3):
+            raise ValueError(
+                f"quantized_shape is {tuple(quantized_shape)}; pass (rows, K) or (batch, rows, K)"
+            )
+        *outer, k = quantized_shape
+        blocks = ceil_div(k, ScaleMode.numel(mode))
+        if swizzle == ScaleSwizzleMode.SwizzleNone:
+            return prod(outer) * blocks
+        if swizzle == ScaleSwizzleMode.Swizzle32x4x4:
+            return prod(outer[:-1]) * round_up(outer[-1], 128) * round_up(blocks, 4)
+        raise ValueError(f"swizzle is {swizzle!r}; pass a ScaleSwizzleMode")
+
+
+def _dense(tensor: TensorLike | DenseTensor) -> DenseTensor:
+    if isinstance(tensor, Operand) and not isinstance(tensor, DenseTensor):
+        raise TypeError(f"{type(tensor).__name__} has scales of its own; pass a tensor")
+    return DenseTensor(tensor.tensor if isinstance(tensor, DenseTensor) else tensor)
+
+
+def operand_of(value: TensorLike | Operand) -> Operand:
+    """An operand for what an argument received: a copy of an operand, or of a dense tensor."""
+    return value.copy() if isinstance(value, Operand) else DenseTensor(value)
+
+
+def operand_of_core(operand: Any, owner: Any) -> Any:
+    """The operand for one of the core. ``owner``: the arguments that a changed tensor changes."""
+    if isinstance(operand, _core.ScaledTensor):
+        values, scales = (
+            DenseTensor(TensorWrapper.of_core(part.tensor, owner))
+            for part in (operand.base, operand.scale)
+        )
+        return ScaledOperand(values, scales, operand.mode, operand.swizzle)
+    return DenseTensor(TensorWrapper.of_core(operand.tensor, owner))
+
+
+__all__ = ["DenseTensor", "ScaleMode", "ScaleSwizzleMode", "ScaledOperand"]

@@ -1,0 +1,40 @@
+"""Epilogue functions: the language of :mod:`cutlass_api.fusion`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cutlass_api import fusion
+from cutlass_api._core import TracedEpilogue
+from cutlass_api.fusion import trace_in_out
+from cutlass_api.operators.fusion import activation
+from cutlass_api.typing import NumericLike
+
+
+@dataclass
+class EmptyTensor:
+    """A tensor without memory, for :func:`trace`: an element type, extents and a layout."""
+
+    element: NumericLike
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None = None
+    layout_tag: Any = None
+
+
+def trace(
+    fn: Callable[..., Any] | str, example_tensors: Mapping[str, Any], **options: Any
+) -> TracedEpilogue:
+    """The expression graph of an epilogue function, or of its source.
+
+    ``example_tensors``: a mapping with the names of the parameters and outputs. ``options``:
+    ``requires_conversion_to_tree``, which has no effect on a graph.
+
+    Raises as :func:`cutlass_api.fusion.trace`, and TypeError for other options.
+    """
+    unknown = options.keys() - {"requires_conversion_to_tree"}
+    if unknown:
+        raise TypeError(f"trace has no option {', '.join(sorted(unknown))}; leave it out")
+    return fusion.trace(fn, example_tensors)
+
+
+__all__ = ["EmptyTensor", "activation", "trace", "trace_in_out"]

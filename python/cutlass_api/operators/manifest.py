@@ -1,0 +1,77 @@
+"""Searches for operators."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+from cutlass_api.operators.arch import TargetSm
+from cutlass_api.operators.arguments import RuntimeArguments
+from cutlass_api.operators.base import Operator
+from cutlass_api.operators.metadata import OperatorMetadata
+from cutlass_api.operators.providers import available_providers
+
+
+class Manifest:
+    """A list of operators that grows with each :meth:`add_operators`."""
+
+    def __init__(self) -> None:
+        self._operators: list[Operator] = []
+
+    @staticmethod
+    def get_operators(
+        args: RuntimeArguments | None = None,
+        metadata_filter: Callable[[OperatorMetadata], bool] | None = None,
+        target_sm: TargetSm | str | None = None,
+        providers: Sequence[Any] | None = None,
+    ) -> list[Operator]:
+        """As :func:`cutlass_api.operators.get_operators` without a heuristic."""
+        target = TargetSm.ensure(target_sm)
+        epilogue = getattr(args, "epilogue", None)
+        chosen = available_providers.values() if providers is None else providers
+        found = [
+            provider.generate_operators(
+                metadata_filter, epilogue_args=epilogue, target_sm=target, args=args
+            )
+            for provider in chosen
+        ]
+        return found[0] if len(found) == 1 else list(chain.from_iterable(found))
+
+    @property
+    def operators(self) -> list[Operator]:
+        """The collected operators."""
+        return self._operators
+
+    def add_operators(self, operators: Sequence[Operator]) -> None:
+        """Adds operators to the list."""
+        self._operators.extend(operators)
+
+    def filter_operators(
+        self,
+        args: RuntimeArguments | None = None,
+        metadata_filter: Callable[[OperatorMetadata], bool] | None = None,
+        target_sm: TargetSm | str | None = None,
+        providers: Sequence[Any] | None = None,
+    ) -> list[Operator]:
+        """The collected operators that serve arguments and target, and pass the filter.
+
+        ``providers``: classes of providers; None: all.
+        """
+        target = TargetSm.ensure(target_sm)
+
+        def is_wanted(operator: Operator) -> bool:
+            metadata = operator.metadata
+            if providers is not None and metadata.provider not in providers:
+                return False
+            if metadata_filter is not None and not metadata_filter(metadata):
+                return False
+            if args is None:
+                return target is None or bool(metadata.supports(None, target_sm=target))
+            return bool(operator.supports(args, target_sm=target))
+
+        return [operator for operator in self._operators if is_wanted(operator)]
+
+    def __repr__(self) -> str:
+        return f"<Manifest of {len(self._operators)} operators>"
+
+
+__all__ = ["Manifest"]

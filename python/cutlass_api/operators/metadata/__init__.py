@@ -1,0 +1,40 @@
+"""Descriptions of operators: targets, operands, design, epilogue."""
+
+from cutlass_api.operators.metadata.base import EpilogueMetadata, OperatorMetadata
+from cutlass_api.operators.metadata.design import (
+    BLASDesignMetadata,
+    CLCDynamicPersistentTileSchedulerMetadata,
+    DesignMetadata,
+    Sm100DesignMetadata,
+    Sm107DesignMetadata,
+    StaticPersistentTileSchedulerMetadata,
+    TileSchedulerMetadata,
+)
+from cutlass_api.operators.metadata.operands import (
+    DenseTensorConstraints,
+    GemmOperandsMetadata,
+    GroupedGemmOperandsMetadata,
+    IndexPtrGroupedGemmOperandsMetadata,
+    OperandConstraints,
+    OperandsMetadata,
+    ScaledOperandConstraints,
+)
+
+__all__ = [
+    "BLASDesignMetadata",
+    "CLCDynamicPersistentTileSchedulerMetadata",
+    "DenseTensorConstraints",
+    "DesignMetadata",
+    "EpilogueMetadata",
+    "GemmOperandsMetadata",
+    "GroupedGemmOperandsMetadata",
+    "IndexPtrGroupedGemmOperandsMetadata",
+    "OperandConstraints",
+    "OperandsMetadata",
+    "OperatorMetadata",
+    "ScaledOperandConstraints",
+    "Sm100DesignMetadata",
+    "Sm107DesignMetadata",
+    "StaticPersistentTileSchedulerMetadata",
+    "TileSchedulerMetadata",
+]

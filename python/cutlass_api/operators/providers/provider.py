@@ -1,0 +1,88 @@
+"""The base of providers, and the registry."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from cutlass_api.operators.arch import TargetSm
+from cutlass_api.operators.arguments import RuntimeArguments
+from cutlass_api.operators.base import Operator
+from cutlass_api.operators.metadata import OperatorMetadata
+
+ProviderType = TypeVar("ProviderType", bound="type[Provider]")
+OperatorType = TypeVar("OperatorType", bound=type[Operator])
+
+#: The provider classes by name.
+available_providers: dict[str, "type[Provider]"] = {}
+
+
+class Provider:
+    """A source of operators. A subclass has the operator classes that it registers."""
+
+    _classes: ClassVar[list[type[Operator]]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._classes = []
+
+    @classmethod
+    def register(cls, operator_class: OperatorType) -> OperatorType:
+        """Registers an operator class: ``get_operators`` then includes its operators.
+
+        Works as a decorator. Raises TypeError if the class is not derived from ``Operator``.
+        """
+        if not (isinstance(operator_class, type) and issubclass(operator_class, Operator)):
+            raise TypeError(f"{operator_class!r} is no operator class; derive it from Operator")
+        operator_class._provider = cls
+        cls._classes.append(operator_class)
+        return operator_class
+
+    @classmethod
+    def generate_operators(
+        cls,
+        metadata_filter: Callable[[OperatorMetadata], bool] | None = None,
+        epilogue_args: Any = None,
+        target_sm: TargetSm | str | None = None,
+        args: RuntimeArguments | None = None,
+    ) -> list[Operator]:
+        """The operators of the registered classes.
+
+        - ``metadata_filter``: a predicate over their metadata; None: all pass.
+        - ``epilogue_args``: the epilogue that they fuse, or None.
+        - ``target_sm``: a target that runs them; None: any.
+        - ``args``: arguments that they serve; None: any. The classes for the nearest class of
+          arguments that has some are asked.
+        """
+        target = TargetSm.ensure(target_sm)
+        classes = cls._classes
+        if args is not None:
+            served = {each.supported_args_type for each in classes}
+            nearest = next((base for base in type(args).__mro__ if base in served), None)
+            classes = [each for each in classes if each.supported_args_type is nearest]
+
+        def is_wanted(metadata: OperatorMetadata) -> bool:
+            if metadata_filter is not None and not metadata_filter(metadata):
+                return False
+            if args is None and target is None:
+                return True
+            return bool(metadata.supports(args, target_sm=target))
+
+        return [
+            operator
+            for each in classes
+            if target is None or each.designed_for_min_cc <= target.cc
+            for operator in each.generate_operators(is_wanted, epilogue_args, target, args)
+            if args is None or operator._supports(args, target)
+        ]
+
+
+def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
+    """A class decorator that registers a provider, in place of an earlier one of that name."""
+
+    def register(provider: ProviderType) -> ProviderType:
+        available_providers[name] = provider
+        return provider
+
+    return register
+
+
+__all__ = ["Provider", "available_providers", "register_provider"]

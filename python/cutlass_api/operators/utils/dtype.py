@@ -1,0 +1,101 @@
+"""Conversions between the element types of frameworks and the classes of ``cutlass``."""
+
+from typing import Any
+
+from cutlass_api._core import ELEMENT_TYPES, DType
+from cutlass_api.utils import cutlass_type_from_torch_type, to_cutlass_type
+
+_NAMES = {element.cutlass_name: element.name for element in ELEMENT_TYPES} | {
+    "Boolean": "bool",
+    "Float8E8M0FNU": "float8_e8m0fnu",
+    "Float4E2M1FN": "float4_e2m1fn_x2",
+}
+_NAMES |= {
+    f"{kind}{bits}": f"{kind}{bits}".lower() for kind in ("Int", "Uint") for bits in (16, 64)
+}
+
+
+def _name(dtype: Any) -> str:
+    """The name of a framework's dtype for a class of ``cutlass`` or another element type."""
+    name = _NAMES.get(getattr(dtype, "__name__", ""))
+    try:
+        return name or DType(dtype).name
+    except TypeError as error:
+        raise KeyError(f"dtype is {dtype!r}, which is no element type: {error}") from None
+
+
+def _class(name: str) -> type | None:
+    import cutlass  # NVIDIA's package, or the stand-in
+
+    known = {own: theirs for theirs, own in _NAMES.items()}
+    return getattr(cutlass, known[name], None)
+
+
+def get_torch_to_cutlass_dtype_map() -> dict[Any, type]:
+    """The classes of ``cutlass`` by torch dtype."""
+    import torch
+
+    found = {getattr(torch, name, None): _class(name) for name in _NAMES.values()}
+    return {dtype: known for dtype, known in found.items() if dtype and known}
+
+
+def torch_type_from_cutlass_type(dtype: Any) -> Any:
+    """The torch dtype of a class of ``cutlass``. Raises KeyError if torch has none."""
+    import torch
+
+    found = getattr(torch, _name(dtype), None)
+    if found is None:
+        raise KeyError(f"torch has no dtype for {dtype!r}")
+    return found
+
+
+def get_jax_to_cutlass_dtype_map() -> dict[Any, type]:
+    """The classes of ``cutlass`` by JAX dtype."""
+    import jax.numpy as jnp
+
+    names = [name for name in _NAMES.values() if hasattr(jnp, name) and name != "bool"]
+    found = {jnp.dtype(getattr(jnp, name)): _class(name) for name in names}
+    return {dtype: known for dtype, known in found.items() if known}
+
+
+def cutlass_type_from_jax_type(dtype: Any) -> type:
+    """The class of ``cutlass`` for a JAX dtype. Raises KeyError if there is none."""
+    found = get_jax_to_cutlass_dtype_map().get(dtype)
+    if found is None:
+        raise KeyError(f"dtype is {dtype!r}, for which cutlass has no class")
+    return found
+
+
+def jax_type_from_cutlass_type(dtype: Any) -> Any:
+    """The JAX dtype of a class of ``cutlass``. Raises KeyError if JAX has none."""
+    import jax.numpy as jnp
+
+    found = getattr(jnp, _name(dtype), None)
+    if found is None:
+        raise KeyError(f"JAX has no dtype for {dtype!r}")
+    return jnp.dtype(found)
+
+
+def torch_storage_packing_factor(dtype: Any) -> int:
+    """The elements of a class of ``cutlass`` in one element of torch's tensor: 2 for four bits.
+
+    Raises KeyError if torch has no dtype for the class.
+    """
+    name = getattr(dtype, "__name__", str(dtype))
+    if name in ("Int4", "Float4E2M1FN"):
+        return 2
+    if not name.startswith("Float6"):
+        torch_type_from_cutlass_type(dtype)
+    return 1
+
+
+__all__ = [
+    "cutlass_type_from_jax_type",
+    "cutlass_type_from_torch_type",
+    "get_jax_to_cutlass_dtype_map",
+    "get_torch_to_cutlass_dtype_map",
+    "jax_type_from_cutlass_type",
+    "to_cutlass_type",
+    "torch_storage_packing_factor",
+    "torch_type_from_cutlass_type",
+]

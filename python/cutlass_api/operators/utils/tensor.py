@@ -1,0 +1,214 @@
+"""Helpers for tensors and strides."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from cutlass_api import _core
+from cutlass_api import utils as core_utils
+from cutlass_api._core import DType
+from cutlass_api._faces import core_of
+from cutlass_api.operators._unserved import refuse
+from cutlass_api.utils import (
+    get_stride_rank,
+    is_numpy_tensor,
+    is_torch_fake_tensor,
+    is_torch_tensor,
+    leading_dim,
+    strides_to_layout_string,
+)
+
+
+class TensorWrapper:
+    """A tensor of any framework, with the same attributes for all. It accepts new attributes.
+
+    - ``tensor``: an object with ``__dlpack__``, a torch FakeTensor, or a wrapper.
+    - ``alignment_bytes``: the address is a multiple of this; None: the size of an element.
+    - ``static_layout``: has no effect, because kernels read extents at run time.
+
+    Setting ``_runtime_tensor`` replaces the tensor by one with the same dtype, shape and strides;
+    None releases it. ``_data_ptr`` may be set too, but the address is always that of the tensor.
+
+    Raises ValueError if the address is no multiple of ``alignment_bytes``, TypeError if ``tensor``
+    is no tensor.
+    """
+
+    def __init__(
+        self, tensor: Any, alignment_bytes: int | None = None, static_layout: bool = False
+    ) -> None:
+        if isinstance(tensor, TensorWrapper):
+            alignment_bytes = alignment_bytes or tensor._alignment_bytes
+            tensor = core_of(tensor)
+        self._describe(_core.TensorWrapper(tensor, alignment_bytes))
+
+    @classmethod
+    def of_core(cls, native: _core.TensorWrapper, owner: Any) -> "TensorWrapper":
+        """A wrapper of a tensor of the core. ``owner``: the arguments that it belongs to."""
+        self = cls.__new__(cls)
+        self._describe(native)
+        # Not the arguments themselves: a cycle would keep tensors until the garbage collection.
+        self._owner = weakref.ref(owner)
+        return self
+
+    def _describe(self, native: _core.TensorWrapper) -> None:
+        tensor = native.compile_time_tensor
+        self._fake = tensor if is_torch_fake_tensor(tensor) else None
+        self._tensor = None if self._fake is not None else tensor
+        self._alignment_bytes = native.alignment_bytes
+        self._shape, self._stride = native.shape, native.stride
+        self._dtype = native.element_type
+        self._owner: Any = None
+
+    @property
+    def _runtime_tensor(self) -> Any:
+        return self._tensor
+
+    @_runtime_tensor.setter
+    def _runtime_tensor(self, tensor: Any) -> None:
+        if tensor is self._tensor:
+            return
+        self._tensor = tensor
+        owner = self._owner and self._owner()
+        if owner is not None:
+            owner.forget()
+
+    @property
+    def runtime_tensor(self) -> Any:
+        """The tensor. Raises ValueError for a FakeTensor and after the tensor was released."""
+        if self._tensor is None:
+            what = "is a FakeTensor" if self._fake is not None else "was released"
+            raise ValueError(f"the tensor {what} and has no memory; set _runtime_tensor")
+        return self._tensor
+
+    @property
+    def compile_time_tensor(self) -> Any:
+        """The tensor, which may be a FakeTensor."""
+        return self.runtime_tensor if self._fake is None else self._fake
+
+    def __cutlass_operand__(self) -> Any:
+        """The tensor for the core. Raises ValueError after it was released."""
+        return self._tensor if self._tensor is not None else self.compile_time_tensor
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def element_type(self) -> DType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return self._shape
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """The strides in elements; 0 for dimensions of extent 1."""
+        return self._stride
+
+    @property
+    def data_ptr(self) -> int:
+        """The address of the first element; 0 without memory."""
+        return 0 if self._tensor is None else _core.TensorWrapper(self._tensor).data_ptr
+
+    @property
+    def _data_ptr(self) -> int:
+        return self.data_ptr
+
+    @_data_ptr.setter
+    def _data_ptr(self, address: int) -> None:
+        """The address follows the tensor."""
+
+    def numel(self) -> int:
+        """The number of elements."""
+        count = 1
+        for extent in self._shape:
+            count *= extent
+        return count
+
+    def to(self, dtype: Any = None, device: Any = None) -> Any:
+        """The framework's copy in another dtype or on another device."""
+        return self.runtime_tensor.to(dtype=dtype, device=device)
+
+    def cuda(self) -> Any:
+        """A copy on the GPU."""
+        return self.to(device="cuda")
+
+    def cpu(self) -> Any:
+        """A copy on the CPU."""
+        return self.to(device="cpu")
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.runtime_tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.runtime_tensor.__dlpack_device__()
+
+    def __repr__(self) -> str:
+        return f"<TensorWrapper {self._dtype}{list(self._shape)}>"
+
+
+def is_jax_array(tensor: Any) -> bool:
+    """Whether ``tensor`` is a JAX array. Does not import JAX."""
+    module = type(tensor).__module__.partition(".")[0]
+    return module in ("jax", "jaxlib") and type(tensor).__name__.startswith("Array")
+
+
+def get_stride_order(stride: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions in order of decreasing stride: (0, 2, 1) for (1024, 1, 512)."""
+    return core_utils.get_stride_order(stride, reverse=True)
+
+
+def major_mode(shape: Sequence[int], stride: Sequence[int]) -> int | None:
+    """The first dimension with stride 1 and an extent other than 1; None if there is none.
+
+    The last dimension if all extents are 1.
+    """
+    if all(extent == 1 for extent in shape):
+        return len(shape) - 1
+    pairs = enumerate(zip(shape, stride, strict=True))
+    return next((at for at, (extent, step) in pairs if step == 1 and extent != 1), None)
+
+
+def major_mode_from_tensor(tensor: TensorWrapper) -> int | None:
+    """The :func:`major_mode` of a tensor's shape and strides."""
+    return major_mode(tensor.shape, tensor.stride)
+
+
+def normalized_major_stride(
+    shape: Sequence[int], stride: Sequence[int], prepend_zeros_to_rank: int | None = None
+) -> tuple[int, ...] | None:
+    """1 for the :func:`major_mode` and 0 for other dimensions; None if there is no major mode.
+
+    ``prepend_zeros_to_rank``: the length up to which zeros stand in front.
+    """
+    mode = major_mode(shape, stride)
+    if mode is None:
+        return None
+    front = max((prepend_zeros_to_rank or 0) - len(shape), 0)
+    return (0,) * front + tuple(int(at == mode) for at in range(len(stride)))
+
+
+def pre_shuffle_int4_a(tensor: Any) -> NoReturn:
+    """Raises NotImplementedError: the layout is that of a kernel of Blackwell."""
+    refuse("pre_shuffle_int4_a", "cutlass_api.weights, which packs weights of four bits")
+
+
+__all__ = [
+    "TensorWrapper",
+    "get_stride_order",
+    "get_stride_rank",
+    "is_jax_array",
+    "is_numpy_tensor",
+    "is_torch_fake_tensor",
+    "is_torch_tensor",
+    "leading_dim",
+    "major_mode",
+    "major_mode_from_tensor",
+    "normalized_major_stride",
+    "pre_shuffle_int4_a",
+    "strides_to_layout_string",
+]
