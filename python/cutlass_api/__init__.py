@@ -18,6 +18,8 @@ The same calls work on CPU tensors: a reference backend computes them.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nvidia_cutlass_stub.hooks import after_import
+
 from cutlass_api import (
     _checks,
     _core,
@@ -44,7 +46,6 @@ from cutlass_api._core import (
     get_kernels,
     matmul,
 )
-from cutlass_api._import_hooks import after_import
 from cutlass_api.cuda import CudaKernel, TensorMap, cuda_kernel
 from cutlass_api.explanation import explain
 from cutlass_api.manifest import Manifest

@@ -1,22 +1,28 @@
-"""A stub of NVIDIA's ``cutlass`` package, for code that uses its names of element types.
+"""A stand-in for NVIDIA's ``cutlass`` package: element types, and ``cutlass.operators``.
 
-Code that PyTorch's NVGEMM backend generates contains ``import cutlass`` and
-``accumulator_type=cutlass.Float32``. :func:`install` adds a finder that serves this import if no
-other finder does: NVIDIA's package is used where it is installed, and classes of both match by
-name.
+Code that PyTorch's NVGEMM backend generates contains ``import cutlass``, and from PyTorch 2.14 on
+``import cutlass.operators``. :func:`install` adds a finder that serves these imports if no other
+finder does: NVIDIA's packages are used where they are installed, and classes of both match by name.
+``cutlass.operators`` is :mod:`cutlass_api.operators`.
 
 PyTorch calls :func:`install` at ``import torch``, through the entry point of the group
 ``torch.backends``. Code from a warm Inductor cache then runs in a process that imports only torch.
-This package therefore imports neither ``cutlass_api`` nor anything that costs time.
+This package therefore imports neither ``cutlass_api`` nor anything that costs time:
+``importlib.abc`` takes 20 ms.
 """
 
+import os
 import sys
-from collections.abc import Sequence
-from importlib import abc, util
+from importlib import import_module, util
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
+from nvidia_cutlass_stub import hooks, probes
 from nvidia_cutlass_stub.releases import NVGEMM
+
+#: The environment variable that switches the stand-in off if it is 0.
+VARIABLE = "CUTLASS_API_STAND_IN"
 
 #: The classes of NVIDIA's package that torch's code generation uses.
 NAMES = (
@@ -37,38 +43,39 @@ NAMES = (
     "Float4E2M1FN",
     "Float8E4M3FN",
     "Float8E5M2",
+    "Float8E8M0FNU",
 )
 
 
-class Finder:
-    """Finds the stub, after the finders of installed packages."""
+def find(name: str) -> ModuleSpec | None:
+    """The spec of ``cutlass`` or a submodule that no other finder has found.
 
-    @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The spec of the stub; None for other modules, and where the stub is of no use.
-
-        Raises ModuleNotFoundError if a submodule is imported.
-        """
-        package, _, submodule = name.partition(".")
-        if package != "cutlass":
+    None where the stand-in is of no use. Raises ModuleNotFoundError if a submodule is imported that
+    the stand-in lacks.
+    """
+    _, _, submodule = name.partition(".")
+    if not submodule:
+        if not is_wanted(is_probed()):
             return None
-        if not submodule:
-            if not is_wanted(is_probed()):
-                return None
-            return util.spec_from_loader(name, Loader(), origin=__file__, is_package=True)
-        if type(getattr(sys.modules.get(package), "__loader__", None)).__module__ == __name__:
-            # `find_spec` of an absent module returns None.
-            if is_probed():
-                return None
-            # With the name of the submodule, `from cutlass import cute` would replace the message.
-            raise ModuleNotFoundError(f"No module named {name!r}; {explanation()}", name=package)
+        return ModuleSpec(name, Loader(), origin=__file__, is_package=True)  # type: ignore[arg-type]
+    own = f"cutlass_api.{submodule}"
+    # `cutlass_api` is not imported to look for `cutlass.operators`, only for what is in it.
+    if submodule == "operators" or (
+        submodule.startswith("operators.") and util.find_spec(own) is not None
+    ):
+        return ModuleSpec(name, OperatorsLoader(own))  # type: ignore[arg-type]
+    # `find_spec` of an absent module returns None.
+    if is_probed():
         return None
+    # With the name of the submodule, `from cutlass import cute` would replace the message.
+    raise ModuleNotFoundError(f"No module named {name!r}; {explanation()}", name="cutlass")
 
 
-class Loader(abc.Loader):
-    """Fills the stub."""
+class Loader:
+    """Fills the stand-in."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The default module."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = "Element types with the names of NVIDIA's cutlass, from cutlass_api."
@@ -77,18 +84,41 @@ class Loader(abc.Loader):
             setattr(module, name, type(name, (), {"__module__": module.__name__}))
 
 
+class OperatorsLoader:
+    """Gives a module of :mod:`cutlass_api.operators` its second name."""
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(self._own)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has put the spec of the second name in its place.
+        module.__spec__ = self._spec
+
+
 def explanation() -> str:
-    """What the stub is, and what to install in its place."""
+    """What the stand-in is, and what to install in its place."""
     return (
-        "this cutlass is the stub of rutlass, which has element types only. For the CuTe DSL, "
-        "install NVIDIA's package: pip install nvidia-cutlass-dsl"
+        "this cutlass is the stand-in of rutlass, which has element types and cutlass.operators. "
+        "For the CuTe DSL, install NVIDIA's package: pip install nvidia-cutlass-dsl"
     )
 
 
 def is_probed() -> bool:
     """Whether a caller only looks for a module, by ``importlib.util.find_spec``."""
-    # The stack from here: `Finder.find_spec`, `importlib._bootstrap._find_spec`, its caller.
-    return sys._getframe(3).f_code is util.find_spec.__code__
+    # The stack from here: `find`, `Finder.find_spec`, `importlib._bootstrap._find_spec`, its
+    # caller.
+    return sys._getframe(4).f_code is util.find_spec.__code__
+
+
+def is_served() -> bool:
+    """Whether ``cutlass`` is imported, and is the stand-in."""
+    loader: Any = getattr(sys.modules.get("cutlass"), "__loader__", None)
+    return type(loader).__module__ == __name__
 
 
 def is_wanted(is_probe: bool) -> bool:
@@ -96,20 +126,21 @@ def is_wanted(is_probe: bool) -> bool:
     has_api = "cutlass_api" in sys.modules
     torch = sys.modules.get("torch")
     if torch is None:
-        return has_api
+        return has_api or not is_probe
     if NVGEMM.holds(str(getattr(torch, "__version__", ""))):
         # Libraries that look for NVIDIA's package before Inductor is loaded do not find it.
         return has_api or "torch._inductor" in sys.modules
-    return has_api and not is_probe
+    return not is_probe
 
 
 def install() -> bool:
-    """Adds the finder, unless it is there. Returns whether it did."""
-    # Compared by name: this module may be imported anew.
-    if any(getattr(finder, "__module__", None) == __name__ for finder in sys.meta_path):
+    """Serves ``cutlass``, unless it is served or switched off. Returns whether it was new."""
+    finder = hooks.installed_finder()
+    if finder.serves_cutlass or os.environ.get(VARIABLE) == "0":
         return False
-    sys.meta_path.append(Finder)
+    finder.serves_cutlass = True
+    probes.correct()
     return True
 
 
-__all__ = ["NAMES", "install"]
+__all__ = ["NAMES", "VARIABLE", "install"]

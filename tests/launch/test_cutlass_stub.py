@@ -131,14 +131,15 @@ def test_the_entry_point_costs_nothing(autoload):
     code = """
         import sys
         import torch
-        ours = {"nvidia_cutlass_stub", "nvidia_cutlass_stub.releases"}
+        ours = {"nvidia_cutlass_stub"}
+        ours |= {f"nvidia_cutlass_stub.{name}" for name in ("hooks", "probes", "releases")}
         before = set(sys.modules) - ours
         for name in ours:
             sys.modules.pop(name)
         import nvidia_cutlass_stub
         nvidia_cutlass_stub.install()
         finders = [finder.__module__ for finder in sys.meta_path]
-        assert finders.count("nvidia_cutlass_stub") == 1, finders
+        assert finders.count("nvidia_cutlass_stub.hooks") == 1, finders
         assert set(sys.modules) - before == ours
     """
     run_python(code, **autoload)

@@ -25,6 +25,7 @@ PYTHON_FLOORS = [
     {"distributed", "quantize"},
     {"ops"},
     {"weights"},
+    {"operators"},
     {"providers", "profiling", "manifest"},
     {"cuda", "explanation", "tuning", "utils"},
     {"metadata", "inspection", "_cutlass_stub"},
@@ -32,7 +33,7 @@ PYTHON_FLOORS = [
         "_batches",
         "_checks",
         "_dtypes",
-        "_import_hooks",
+        "_faces",
         "_log",
         "_progress",
         "_ranges",
@@ -44,7 +45,6 @@ PYTHON_FLOORS = [
 ]
 #: Imports that run up, each with its reason.
 UPWARDS = {
-    ("_cutlass_stub", "inductor"): "in a process that has already imported Inductor",
     ("nn", "transformers"): "for a model of transformers, whose save_pretrained calls a quantizer",
 }
 #: The folders of kernels/ from the top; files beside them come first.

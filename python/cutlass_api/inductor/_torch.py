@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from nvidia_cutlass_stub import probes
 from torch._inductor import choices, config, utils
 from torch._inductor.autotune_process import ExternKernelGPUBenchmarkRequest
 from torch._inductor.choices import InductorChoices
@@ -130,17 +131,9 @@ def _subgraph_call(choice: Any, *inputs: Any, out: torch.Tensor) -> Callable[[],
     return lambda: call([*sizes, *inputs])
 
 
-def forget_probes() -> None:
-    """Makes torch look again for the packages ``cutlass`` and ``cutlass_api``."""
-    for name in ("ensure_cute_available", "ensure_nv_universal_gemm_available"):
-        clear = getattr(getattr(utils, name, None), "cache_clear", None)
-        if clear is not None:
-            clear()
-
-
 def forget_nvgemm() -> None:
     """Clears what torch remembers of its NVGEMM backend."""
-    forget_probes()
+    probes.forget()
     import_module("torch._inductor.codegen.nv_universal_gemm.kernel_cache").clear_cache()
 
 

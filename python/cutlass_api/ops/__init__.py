@@ -6,7 +6,8 @@ torch is imported, before or after.
 
 from importlib import import_module
 
-from cutlass_api._import_hooks import after_import
+from nvidia_cutlass_stub.hooks import after_import
+
 from cutlass_api.ops._eight_bits import int8_mm, mixed_mm, scaled_grouped_mm, scaled_mm
 from cutlass_api.ops._operator import LIBRARY, OPS
 from cutlass_api.ops._operators import OPERATORS

@@ -1,0 +1,95 @@
+"""The one finder of this distribution in ``sys.meta_path``.
+
+It serves ``cutlass`` where no other finder does, and calls functions when another package is
+imported, so that ``import cutlass_api`` imports neither torch nor the parts of torch that take
+long.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class Finder:
+    """Stands in front of the other finders, and asks them first."""
+
+    def __init__(self) -> None:
+        self.awaited: dict[str, list[Callable[[], None]]] = {}
+        self.serves_cutlass = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in self.awaited:
+            spec = self._from_others(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                self._wrap(spec.loader)
+            return spec
+        if not self.serves_cutlass or fullname.partition(".")[0] != "cutlass":
+            return None
+        import nvidia_cutlass_stub
+
+        # Others would load modules of `cutlass_api.operators` a second time.
+        if "." in fullname:
+            return nvidia_cutlass_stub.find(fullname) if nvidia_cutlass_stub.is_served() else None
+        return self._from_others(fullname, path, target) or nvidia_cutlass_stub.find(fullname)
+
+    def _from_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                found: ModuleSpec = spec
+                return found
+        return None
+
+    def _wrap(self, loader: object) -> None:
+        execute = loader.exec_module  # type: ignore[attr-defined]
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            for function in self.awaited.pop(module.__name__, ()):
+                _call(function)
+
+        loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+def installed_finder() -> Finder:
+    """The finder, which is added to ``sys.meta_path`` unless it is there."""
+    # Compared by name: this module may be imported anew.
+    for finder in sys.meta_path:
+        if type(finder).__module__ == __name__:
+            return finder  # type: ignore[return-value]
+    sys.meta_path.insert(0, Finder())
+    return sys.meta_path[0]  # type: ignore[return-value]
+
+
+def after_import(module: str, function: Callable[[], None]) -> None:
+    """Calls a function when a module has been imported: now if it is already.
+
+    An error of the function becomes a warning: it must not break the import of another package.
+    """
+    loaded = sys.modules.get(module)
+    spec = getattr(loaded, "__spec__", None)
+    if loaded is not None and not getattr(spec, "_initializing", False):
+        _call(function)
+        return
+    installed_finder().awaited.setdefault(module, []).append(function)
+
+
+def _call(function: Callable[[], None]) -> None:
+    try:
+        function()
+    except Exception as error:
+        warnings.warn(
+            f"cutlass_api serves torch in part: {function.__module__}.{function.__name__} raised "
+            f"{type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+
+
+__all__ = ["after_import", "installed_finder"]
