@@ -1,5 +1,7 @@
 """The stub of NVIDIA's cutlass: who finds it, and what it says."""
 
+import textwrap
+
 import cutlass
 import pytest
 import torch
@@ -83,6 +85,105 @@ def test_what_the_stub_lacks_is_named_with_what_to_install(statement):
     assert "pip install nvidia-cutlass-dsl" in message
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["import torch, cutlass.operators", "import cutlass_api; from cutlass import operators"],
+)
+def test_operators_have_two_names_and_one_module(autoload, statement):
+    code = f"""
+        import sys
+        {statement}
+        import cutlass.operators as ops
+        import cutlass.operators.arguments.gemm as gemm, cutlass.operators.utils.tensor
+        import cutlass_api.operators.arguments.gemm as own
+        from cutlass.operators.metadata import OperatorMetadata
+        assert ops is sys.modules["cutlass_api.operators"] is sys.modules["cutlass.operators"]
+        assert gemm is own and ops.__spec__.name == "cutlass_api.operators"
+        assert gemm.GemmArguments is ops.GemmArguments
+        files = [getattr(module, "__file__", None) for module in set(sys.modules.values())]
+        assert files.count(own.__file__) == 1
+    """
+    run_python(code, **autoload)
+
+
+def test_operators_are_found_as_torch_looks_for_them(autoload):
+    code = """
+        import importlib.util, sys
+        import torch
+        assert importlib.util.find_spec("cutlass.operators") is not None
+        assert importlib.util.find_spec("cutlass.operators.nothing") is None
+        assert importlib.util.find_spec("cutlass.cute") is None
+        try:
+            import cutlass.operators.nothing
+        except ModuleNotFoundError as error:
+            print(error)
+    """
+    assert "No module named 'cutlass.operators.nothing'" in run_python(code, **autoload)
+
+
+def test_a_probe_does_not_import_the_package(autoload):
+    code = """
+        import importlib.util, sys
+        import torch
+        assert importlib.util.find_spec("cutlass.operators") is not None
+        assert "cutlass_api" not in sys.modules
+    """
+    run_python(code, **autoload)
+
+
+@pytest.mark.parametrize("first", ["torch", "cutlass_api"])
+def test_a_variable_switches_the_stand_in_off(autoload, first):
+    code = f"""
+        import {first}
+        try:
+            import cutlass
+        except ModuleNotFoundError as error:
+            print(error)
+        import cutlass_api.operators, torch
+        torch.ops.cutlass_api  # the hooks still work
+        assert "cutlass_api.ops" in sys.modules
+    """
+    code = "import sys\n" + textwrap.dedent(code)
+    assert run_python(code, CUTLASS_API_STAND_IN="0", **autoload) == "No module named 'cutlass'\n"
+
+
+@pytest.mark.parametrize("has_operators", [True, False])
+@pytest.mark.parametrize("first", ["cutlass_api", "torch", "cutlass"])
+def test_nvidia_s_operators_are_not_shadowed(tmp_path, autoload, has_operators, first):
+    package = tmp_path / "cutlass"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    if has_operators:
+        (package / "operators.py").write_text("real = True\n")
+    code = f"""
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import {first}
+        import torch, cutlass_api.operators
+        try:
+            import cutlass.operators
+            print(cutlass.operators.real)
+        except ModuleNotFoundError as error:
+            print(error)
+    """
+    expected = "True" if has_operators else "No module named 'cutlass.operators'"
+    assert run_python(code, tmp_path, **autoload) == f"{expected}\n"
+
+
+def test_operators_without_the_dsl_are_not_shadowed(tmp_path, autoload):
+    """NVIDIA's wheel of operators alone: a namespace package."""
+    (tmp_path / "cutlass" / "operators").mkdir(parents=True)
+    (tmp_path / "cutlass" / "operators" / "__init__.py").write_text("real = True\n")
+    code = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import torch, cutlass_api
+        import cutlass.operators
+        print(cutlass.operators.real, hasattr(cutlass, "Float32"))
+    """
+    assert run_python(code, tmp_path, **autoload) == "True False\n"
+
+
 @is_served
 def test_torch_looks_again_after_the_package_is_imported():
     """torch keeps the answer of a compilation that came first."""
@@ -118,12 +219,32 @@ def test_a_process_that_imports_only_torch_finds_the_stub(autoload):
 def test_later_torch_does_not_take_the_stub_for_the_cute_dsl(autoload):
     code = """
         import torch, cutlass_api
+        import torch._inductor.utils as utils
         from torch._inductor.utils import ensure_cute_available
-        assert not ensure_cute_available()
+        assert not ensure_cute_available() and utils.ensure_nv_universal_gemm_available()
         import cutlass
         assert cutlass_api.DType(cutlass.Float32) == "float32"
+        ensure_cute_available.cache_clear()
+        assert not ensure_cute_available()
     """
     run_python(code, **autoload)
+
+
+@pytest.mark.skipif(NVGEMM.holds(torch.__version__), reason="NVGEMM imports cutlass_api")
+@pytest.mark.parametrize("autoloads", ["1", "0"])
+def test_flexgemm_does_not_take_the_stand_in_for_the_cute_dsl(autoload, autoloads):
+    """The functions are replaced before and after their modules are imported."""
+    pytest.importorskip("torch._inductor.kernel.flex_gemm.lowering")
+    code = """
+        import torch
+        import torch._inductor.kernel.flex_gemm.lowering as flex
+        from torch._inductor.fx_passes import post_grad
+        import cutlass_api
+        import cutlass.operators
+        post_grad.ensure_cute_available.cache_clear()
+        assert not post_grad.ensure_cute_available() and not flex.has_flex_gemm_quack()
+    """
+    run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoloads, **autoload)
 
 
 def test_the_entry_point_costs_nothing(autoload):

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cutlass_api._core import Status
+from cutlass_api.operators import fusion as fusion
 from cutlass_api.operators import mma, workspace
 from cutlass_api.operators.arch import ArchPortability, TargetSm
 from cutlass_api.operators.arguments import (

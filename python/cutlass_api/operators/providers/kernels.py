@@ -85,8 +85,8 @@ class KernelOperator(Operator):
 
     def _describe(self) -> OperatorMetadata:
         of_core = self._kernel.metadata
-        if of_core.epilogue is not None:
-            _FUSED[of_core.kernel_name] = self._kernel
+        if of_core.epilogue is not None or type(self._kernel) not in _CLASSES:
+            _FURTHER[of_core.kernel_name] = self._kernel
         return OperatorMetadata(
             of_core.kernel_name,
             type(self),
@@ -236,8 +236,8 @@ class _Operators(dict[Kernel, KernelOperator]):
 
 
 _OPERATORS = _Operators()
-#: The kernels by name: those that fuse the epilogue of earlier arguments.
-_FUSED: dict[str, Kernel] = {}
+#: Kernels by name: those that fuse the epilogue of earlier arguments, and those of users.
+_FURTHER: dict[str, Kernel] = {}
 
 
 @cache
@@ -246,7 +246,7 @@ def _plain_kernels() -> dict[str, Kernel]:
 
 
 def _kernel_named(name: str) -> Kernel:
-    kernel = _FUSED.get(name) or _plain_kernels().get(name)
+    kernel = _FURTHER.get(name) or _plain_kernels().get(name)
     if kernel is None:
         raise KeyError(f"operator_name is {name!r}, which is no kernel of this package")
     return kernel

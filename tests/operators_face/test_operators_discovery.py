@@ -1,0 +1,248 @@
+"""Searches, kernels as operators, operators and providers of one's own."""
+
+import dataclasses
+from typing import Any
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api import operators as ops
+from cutlass_api.operators import metadata
+from operators_face.face import fake_arguments, real_arguments
+from support.helpers import run_python
+
+
+def test_kernels_of_the_core_in_their_order():
+    args = fake_arguments()
+    found = ops.get_operators(args, target_sm="90a")
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    assert [operator.kernel for operator in found] == kernels
+    assert ops.get_operators(args, target_sm=ops.TargetSm("90a")) == found
+    assert ops.get_operators(args, target_sm="90a", limit=3) == found[:3]
+    for operator, kernel in zip(found, kernels, strict=True):
+        described, of_core = operator.metadata, kernel.metadata
+        assert described.operator_name == of_core.kernel_name
+        assert described.operands == of_core.operands
+        assert described.design.tile_shape == of_core.design.tile_shape
+        assert described.design.core is of_core.design
+        assert described.provider is ops.CuTeDSLProvider
+        assert operator.designed_for_min_cc <= of_core.min_cc
+
+
+def test_all_operators_by_name():
+    found = ops.get_operators()
+    names = {operator.metadata.operator_name: operator for operator in found}
+    assert len(names) == len(found) > 10_000
+    for operator in found[:: len(found) // 100]:
+        made = operator.metadata.operator_class(operator.metadata)
+        assert type(made) is type(operator) and made.kernel is operator.kernel
+
+
+def test_metadata_can_be_replaced():
+    operator = ops.get_operators(fake_arguments(), target_sm="90a")[0]
+    design = dataclasses.replace(operator.metadata.design, tile_shape=(1, 2, 3))
+    changed = dataclasses.replace(operator.metadata, operator_name="x", design=design)
+    assert changed.design.tile_shape == (1, 2, 3) and changed.operator_name == "x"
+    with pytest.raises(KeyError, match="'x', which is no kernel"):
+        changed.operator_class(changed)
+
+
+def test_a_fused_operator_is_found_by_its_metadata():
+    source = "def f(accum):\n    D = relu(accum)\n    return D"
+    plain = fake_arguments()
+    epilogue = ops.EpilogueArguments(source, D=plain.out.tensor)
+    args = ops.GemmArguments(plain.A, plain.B, plain.out, "float32", epilogue)
+    operator = ops.get_operators(args, target_sm="90a")[0]
+    assert operator.metadata.operator_class(operator.metadata).kernel is operator.kernel
+    assert operator.supports(args, "90a") and not operator.supports(plain)
+    assert "maximum" in operator.metadata.epilogue.epilogue
+
+
+def test_supports_compile_run():
+    args, (a, b, out) = real_arguments()
+    (operator,) = ops.get_operators(args)
+    assert operator.supports(args) and operator.metadata.supports(args)
+    artifact = operator.compile(args)
+    assert artifact.operator_obj is operator and artifact.compiled_for is None
+    assert isinstance(artifact.compiled_obj, cutlass_api.artifact.CompiledArtifact)
+    size = operator.get_workspace_size(args)
+    assert size == ops.workspace.AllocationRequirement.empty()
+    workspace = ops.workspace.Workspace(torch.empty(0))
+    operator.run(args, artifact, stream=None, workspace=workspace, assume_supported_args=True)
+    torch.testing.assert_close(out, a @ b)
+    gpu = ops.get_operators(args, target_sm="90a")[0]
+    assert not gpu.supports(args)
+    with pytest.raises(ValueError, match="does not support the provided arguments"):
+        gpu.run(args)
+
+
+def test_targets_of_operators():
+    args = fake_arguments()
+    operator = ops.get_operators(args, target_sm="90a")[0]
+    assert operator.metadata.supported_targets == [ops.TargetSm("90a")]
+    assert operator.supports(args, "90a")
+    status = operator.supports(args, "100a")
+    assert not status and "target_sm is 100a" in str(status.error)
+    with pytest.raises(ValueError, match="args and target_sm are None"):
+        operator.metadata.supports(None)
+
+
+def test_filters():
+    args = fake_arguments()
+
+    def is_narrow(described):
+        return described.design.tile_shape[1] == 64
+
+    found = ops.get_operators(args, metadata_filter=is_narrow, target_sm="90a")
+    assert found and all(is_narrow(operator.metadata) for operator in found)
+    assert ops.get_operators(args, target_sm="90a", providers=[]) == []
+    with pytest.raises(ValueError, match="limit is 0"):
+        ops.get_operators(args, limit=0)
+
+
+def test_manifest():
+    args = fake_arguments()
+    manifest = ops.Manifest()
+    manifest.add_operators(ops.get_operators(args, target_sm="80"))
+    manifest.add_operators(ops.get_operators(args, target_sm="90a", limit=2))
+    assert len(manifest.operators) > 2
+    assert manifest.filter_operators(args) == manifest.operators
+    assert len(manifest.filter_operators(args, target_sm="80")) == len(manifest.operators) - 2
+    assert manifest.filter_operators(target_sm="90a", providers=[ops.Provider]) == []
+    assert manifest.filter_operators(fake_arguments(dtype=torch.float64)) == []
+
+
+class Reversed(ops.Heuristic):
+    def rank(self, args, operators, *, target_sm=None, limit=None):
+        return operators[::-1]
+
+
+class Repeating(ops.Heuristic):
+    def rank(self, args, operators, *, target_sm=None, limit=None):
+        return [operators[0]] * 2
+
+
+def test_heuristics():
+    args = fake_arguments()
+    found = ops.get_operators(args, target_sm="90a")
+    ranked = ops.get_operators(args, target_sm="90a", heuristic=Reversed(), limit=2)
+    assert ranked == found[:-3:-1]
+    with pytest.raises(RuntimeError, match="Repeating returned operators that are new or repeated"):
+        ops.get_operators(args, target_sm="90a", heuristic=Repeating())
+    ops.register_heuristic("reversed")(Reversed)
+    try:
+        assert ops.get_heuristic("reversed") is Reversed
+    finally:
+        del ops.available_heuristics["reversed"]
+    with pytest.raises(KeyError, match="no heuristic has the name 'reversed'; registered: nvm"):
+        ops.get_heuristic("reversed")
+
+
+@dataclasses.dataclass
+class AddArguments(ops.RuntimeArguments):
+    A: ops.TensorLike
+    B: ops.TensorLike
+    out: ops.TensorLike
+
+
+@dataclasses.dataclass
+class AddOperands(metadata.OperandsMetadata):
+    dtype: Any
+
+    def supports(self, args):
+        if args.A.dtype == self.dtype:
+            return ops.Status.success()
+        return ops.Status.fail(f"A is {args.A.dtype}")
+
+
+class Add(ops.Operator):
+    supported_args_type = AddArguments
+    designed_for_min_cc = 0
+
+    def _compile(self, args, target_sm=None):
+        return ops.CompiledArtifact(torch.add, self, target_sm)
+
+    def _run(self, args, compiled_artifact, stream, workspace=None):
+        a, b, out = (getattr(args, name).runtime_tensor for name in ("A", "B", "out"))
+        compiled_artifact.compiled_obj(a, b, out=out)
+
+    @classmethod
+    def _generate_operators(cls, metadata_filter, epilogue_args=None, target_sm=None, args=None):
+        for dtype in ("float32", "float64"):
+            target = [ops.TargetSm("80")]
+            described = ops.OperatorMetadata(f"add_{dtype}", cls, target, AddOperands(dtype))
+            if metadata_filter(described):
+                yield cls(described)
+
+
+@pytest.fixture
+def mine():
+    @ops.register_provider("mine")
+    class Mine(ops.Provider):
+        pass
+
+    Mine.register(Add)
+    yield Mine
+    del ops.available_providers["mine"]
+
+
+def test_operators_of_ones_own(mine):
+    a, b, out = torch.ones(4), torch.ones(4), torch.zeros(4)
+    args = AddArguments(a, b, out)
+    assert args.A.dtype == "float32" and args.performance is None
+    (operator,) = ops.get_operators(args)
+    assert operator.metadata.operator_name == "add_float32"
+    assert operator.metadata.provider is mine
+    operator.run(args)
+    assert out.tolist() == [2] * 4
+    assert len(ops.get_operators(args, target_sm="90a")) == 1
+    float32, float64 = ops.get_operators(providers=[mine])
+    assert float32.get_workspace_size(args).size_bytes == 0
+    with pytest.raises(ValueError, match="Operator does not support the provided arguments"):
+        float64.run(args)
+    gemm, _ = real_arguments()
+    assert [type(each).__name__ for each in ops.get_operators(gemm)] == ["ReferenceOperator"]
+    with pytest.raises(TypeError, match="built-in kernels"):
+        ops.get_operators(gemm)[0].run(args)
+
+
+def test_classes_are_checked():
+    with pytest.raises(TypeError, match="class Half has no designed_for_min_cc"):
+
+        class Half(Add):
+            supported_args_type = AddArguments
+
+    with pytest.raises(TypeError, match="no operator class"):
+        ops.CuTeDSLProvider.register(int)
+
+
+def test_kernels_of_ones_own_are_operators():
+    code = """
+        from cutlass_api import Kernel, operators as ops
+        from cutlass_api.artifact import CompiledArtifact
+        from cutlass_api.metadata import DenseTensorAttributes, GemmOperandsMetadata, KernelMetadata
+        from cutlass_api.providers import NvrtcProvider
+        import numpy as np
+
+        @NvrtcProvider.register
+        class Mine(Kernel):
+            def compile(self, args, cc=None):
+                return CompiledArtifact(np.matmul, self)
+            def _run(self, args, artifact, stream, workspace=None):
+                a, b, out = (each.tensor.runtime_tensor for each in (args.A, args.B, args.out))
+                artifact.compiled_obj(a, b, out=out)
+            @staticmethod
+            def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+                dense = DenseTensorAttributes("float32")
+                operands = GemmOperandsMetadata(dense, dense, dense, "float32")
+                yield Mine(KernelMetadata("mine", Mine, 0, operands))
+
+        a = np.ones((4, 4), np.float32)
+        args = ops.GemmArguments(a, a, np.zeros_like(a), "float32")
+        mine = ops.get_operators(args)[-1]
+        assert mine.metadata.operator_name == "mine"
+        assert mine.metadata.operator_class(mine.metadata).kernel is mine.kernel
+        mine.run(args, mine.compile(args))
+        assert (args.out.tensor.runtime_tensor == 4).all()
+    """
+    run_python(code)
