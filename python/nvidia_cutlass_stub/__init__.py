@@ -57,13 +57,15 @@ def find(name: str) -> ModuleSpec | None:
     if not submodule:
         if not is_wanted(is_probed()):
             return None
-        return ModuleSpec(name, Loader(), origin=__file__, is_package=True)  # type: ignore[arg-type]
+        loader: Any = Loader()
+        return ModuleSpec(name, loader, origin=__file__, is_package=True)
     own = f"cutlass_api.{submodule}"
     # `cutlass_api` is not imported to look for `cutlass.operators`, only for what is in it.
     if submodule == "operators" or (
         submodule.startswith("operators.") and util.find_spec(own) is not None
     ):
-        return ModuleSpec(name, OperatorsLoader(own))  # type: ignore[arg-type]
+        second: Any = OperatorsLoader(own)
+        return ModuleSpec(name, second)
     # `find_spec` of an absent module returns None.
     if is_probed():
         return None
@@ -85,7 +87,7 @@ class Loader:
 
 
 class OperatorsLoader:
-    """Gives a module of :mod:`cutlass_api.operators` its second name."""
+    """Loads a module of :mod:`cutlass_api.operators` under its second name."""
 
     def __init__(self, own: str) -> None:
         self._own = own

@@ -13,7 +13,7 @@ from types import ModuleType
 
 
 class Finder:
-    """Stands in front of the other finders, and asks them first."""
+    """Precedes the other finders, and serves what none of them finds."""
 
     def __init__(self) -> None:
         self.awaited: dict[str, list[Callable[[], None]]] = {}

@@ -1,7 +1,7 @@
 """The functions of PyTorch that take any ``cutlass`` for the CuTe DSL.
 
-From PyTorch 2.14 on, ``find_spec("cutlass")`` in Inductor asks for the DSL, which the stand-in is
-not. The functions are replaced when their modules are imported.
+From PyTorch 2.14 on, Inductor calls ``find_spec("cutlass")`` to look for the DSL, which the
+stand-in lacks. The functions are replaced when their modules are imported.
 """
 
 import sys

@@ -210,6 +210,22 @@ def test_the_deprecated_class_warns():
     assert isinstance(args, ops.IndexPtrGroupedGemmArguments) and args.offsets_along == "m"
 
 
+def test_what_the_core_s_arguments_have_beside_tensors_stays():
+    _, (a, b, out) = real_arguments()
+    source = "def f(A):\n    A = relu(A)\n    return A"
+    prologue = cutlass_api.arguments.PrologueArguments(source)
+    args = ops.GemmArguments(a, b, out, "float32", prologue=prologue)
+    other = torch.randn_like(a)
+    args.A.tensor._runtime_tensor = other
+    run(args)
+    torch.testing.assert_close(out, other.relu() @ b)
+    halves = [b[:, :8].t().contiguous().t(), b[:, 8:].t().contiguous().t()]
+    args = ops.GemmArguments(a, halves, out, "float32")
+    args.A.tensor._runtime_tensor = other
+    run(args)
+    torch.testing.assert_close(out, other @ b)
+
+
 def test_the_core_takes_the_arguments():
     args, (a, b, out) = real_arguments()
     kernel = cutlass_api.get_kernels(args)[0]

@@ -65,6 +65,7 @@ class Operator(ABC):
         """Compiles the operator for arguments. ``target_sm``: None compiles for their device."""
         return self._compile(args, TargetSm.ensure(target_sm))
 
+    @final
     def run(
         self,
         args: "RuntimeArguments",

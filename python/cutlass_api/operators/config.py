@@ -10,7 +10,9 @@ class GlobalOptions(config.GlobalOptions):
 
     _instance: ClassVar["config.GlobalOptions | None"] = None
 
-    def save(self, options: dict[str, Any] | None = None) -> dict[str, Any]:  # type: ignore[override]
+    def save(  # type: ignore[override]
+        self, options: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Every option by name, stored in ``options`` or in a new dictionary."""
         options = {} if options is None else options
         super().save(options)

@@ -128,7 +128,7 @@ class EpilogueArguments(_core.EpilogueArguments):
         return _core.EpilogueArguments(self.epilogue_fn, **values)
 
     def owned_by(self, owner: Any) -> "Self":
-        """A copy whose tensors are wrapped. A wrapper with another tensor tells the ``owner``."""
+        """A copy whose tensors are wrapped. A replaced tensor changes the ``owner``."""
         copied = self.copy()
         for name, value in self._tensors.items():
             if isinstance(value, TensorLike):

@@ -77,9 +77,10 @@ class CoreArguments(RuntimeArguments):
             return self
         if self._current is None:
             own = self.__dict__
-            epilogue = own["epilogue"]
+            epilogue, prologue = own["epilogue"], getattr(self, "prologue", None)
             self._current = self._class(
                 **{name: core_of(own[name]) for name in self._operands},
+                **({} if prologue is None else {"prologue": prologue}),
                 accumulator_type=self._class.accumulator_type.__get__(self),
                 epilogue=epilogue.current() if hasattr(epilogue, "current") else epilogue,
                 performance=self.performance,

@@ -115,13 +115,20 @@ def operand_of(value: TensorLike | Operand) -> Operand:
 
 
 def operand_of_core(operand: Any, owner: Any) -> Any:
-    """The operand for one of the core. ``owner``: the arguments that a changed tensor changes."""
+    """The operand for one of the core. ``owner``: the arguments that a replaced tensor changes.
+
+    Returns as they are a list of matrices, and weights with zero points or factors.
+    """
     if isinstance(operand, _core.ScaledTensor):
+        if operand.zero is not None or operand.factor is not None:
+            return operand
         values, scales = (
             DenseTensor(TensorWrapper.of_core(part.tensor, owner))
             for part in (operand.base, operand.scale)
         )
         return ScaledOperand(values, scales, operand.mode, operand.swizzle)
+    if not isinstance(operand, _core.DenseTensor):
+        return operand
     return DenseTensor(TensorWrapper.of_core(operand.tensor, owner))
 
 

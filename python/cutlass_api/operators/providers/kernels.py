@@ -114,7 +114,7 @@ class KernelOperator(Operator):
         target = TargetSm(architecture.removeprefix("sm_")) if architecture else target_sm
         return CompiledArtifact(compiled, self, target)
 
-    def run(
+    def run(  # type: ignore[misc]
         self,
         args: RuntimeArguments,
         compiled_artifact: CompiledArtifact | None = None,
@@ -252,6 +252,10 @@ def _kernel_named(name: str) -> Kernel:
     return kernel
 
 
+def _is_elementwise(operator: Operator) -> bool:
+    return isinstance(getattr(operator, "kernel", None), _core.ElementwiseKernel)
+
+
 def _kernel_operators(
     metadata_filter: Callable[[OperatorMetadata], bool] | None,
     target: TargetSm | None,
@@ -263,7 +267,7 @@ def _kernel_operators(
     cc = None if target is None else served_cc(target)
     found: list[Operator] = list(map(_OPERATORS.__getitem__, _core.get_kernels(current, None, cc)))
     if args is None:
-        found = [each for each in found if type(each.kernel) is not _core.ElementwiseKernel]  # type: ignore[attr-defined]
+        found = [each for each in found if not _is_elementwise(each)]
     if target is not None and target.portability is not ArchPortability.ArchConditional:
         found = [each for each in found if not isinstance(each, Sm90GemmOperator)]
     if metadata_filter is not None:

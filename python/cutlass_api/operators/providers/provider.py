@@ -49,8 +49,8 @@ class Provider:
         - ``metadata_filter``: a predicate over their metadata; None: all pass.
         - ``epilogue_args``: the epilogue that they fuse, or None.
         - ``target_sm``: a target that runs them; None: any.
-        - ``args``: arguments that they serve; None: any. The classes for the nearest class of
-          arguments that has some are asked.
+        - ``args``: arguments that they serve; None: any. Operator classes take part
+          whose ``supported_args_type`` is the class of ``args``, else those of its nearest base.
         """
         target = TargetSm.ensure(target_sm)
         classes = cls._classes
