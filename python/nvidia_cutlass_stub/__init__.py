@@ -125,14 +125,16 @@ def is_served() -> bool:
 
 def is_wanted(is_probe: bool) -> bool:
     """Whether to serve an import of ``cutlass``, or a probe for it."""
+    if not is_probe:
+        return True
     has_api = "cutlass_api" in sys.modules
     torch = sys.modules.get("torch")
     if torch is None:
-        return has_api or not is_probe
-    if NVGEMM.holds(str(getattr(torch, "__version__", ""))):
-        # Libraries that look for NVIDIA's package before Inductor is loaded do not find it.
-        return has_api or "torch._inductor" in sys.modules
-    return not is_probe
+        return has_api
+    # Libraries that look for NVIDIA's package before Inductor is loaded do not find it, nor does
+    # a PyTorch that takes any `cutlass` for the DSL.
+    serves_nvgemm = NVGEMM.holds(str(getattr(torch, "__version__", "")))
+    return serves_nvgemm and (has_api or "torch._inductor" in sys.modules)
 
 
 def install() -> bool:
