@@ -246,3 +246,12 @@ def test_kernels_of_ones_own_are_operators():
         assert (args.out.tensor.runtime_tensor == 4).all()
     """
     run_python(code)
+
+
+def test_workspace_is_described():
+    args = fake_arguments(64, 64, 8192)
+    sizes = [
+        operator.get_workspace_size(args) for operator in ops.get_operators(args, target_sm="90a")
+    ]
+    assert {size.ptr_alignment for size in sizes if size.size_bytes} == {16}
+    assert {size.ptr_alignment for size in sizes if not size.size_bytes} == {1}

@@ -18,8 +18,8 @@ from cutlass_api.operators.mma import AmpereMma, HopperWgmma, MmaInstruction
 from cutlass_api.operators.providers.provider import Provider, register_provider
 from cutlass_api.operators.workspace import AllocationRequirement, Workspace
 
-#: The address of workspace is a multiple of this.
-_WORKSPACE_ALIGNMENT_BYTES = 256
+#: The address of workspace is a multiple of this (`check_workspace` of the core).
+_WORKSPACE_ALIGNMENT_BYTES = 16
 
 
 @register_provider("cutedsl")
