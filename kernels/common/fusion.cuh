@@ -191,6 +191,10 @@ __device__ __forceinline__ f32 tanh(f32 x) { return ::tanhf(x); }
 __device__ __forceinline__ f64 tanh(f64 x) { return ::tanh(x); }
 __device__ __forceinline__ f32 erf(f32 x) { return ::erff(x); }
 __device__ __forceinline__ f64 erf(f64 x) { return ::erf(x); }
+__device__ __forceinline__ f32 sin(f32 x) { return ::sinf(x); }
+__device__ __forceinline__ f64 sin(f64 x) { return ::sin(x); }
+__device__ __forceinline__ f32 cos(f32 x) { return ::cosf(x); }
+__device__ __forceinline__ f64 cos(f64 x) { return ::cos(x); }
 
 // x * sigmoid(y). In f32 with the hardware's exponential and reciprocal: 6 instructions, relative
 // error up to 4e-6, mostly from rounding y * log2(e). Divisor and dividend carry a factor of 1/4,

@@ -218,6 +218,10 @@ operations! {
         names: &["hardswish"], torch: "nn.functional.hardswish",
         backward: Some("hardswish_backward"), reads_argument: true
     } { keeps_integers: false, evaluate: |x| x * maximum(0.0, minimum(6.0, x + 3.0)) / 6.0 }
+    Sin { names: &["sin"], torch: "sin", aten: "sin.default" }
+        { keeps_integers: false, evaluate: f64::sin }
+    Cos { names: &["cos"], torch: "cos", aten: "cos.default" }
+        { keeps_integers: false, evaluate: f64::cos }
 }
 
 pub struct BinaryRecord {

@@ -111,8 +111,10 @@ def roots(accum):
     R = torch.rsqrt(positive)
     P = torch.log1p(positive)
     E = torch.erf(accum * 0.125)
+    S = torch.sin(accum * 0.125)
+    W = torch.cos(accum * 0.125)
     D = torch.sqrt(positive)
-    return D, L, R, P, E
+    return D, L, R, P, E, S, W
 
 
 def choices(accum, C):
@@ -205,7 +207,7 @@ CASES = [
     Case(aux_store, {"C": FULL}, {"alpha": 3.0}, ("F",)),
     Case(returns_accum, {"C": FULL}, {}, ("accum",)),
     Case(activations, {}, {}, ("A1", "A2", "A3", "A4", "A5", "A6")),
-    Case(roots, {}, {}, ("L", "R", "P", "E")),
+    Case(roots, {}, {}, ("L", "R", "P", "E", "S", "W")),
     Case(choices, {"C": FULL}, {}, ("E1", "E2", "E3")),
     Case(casts),
     Case(rounded, {"C": FULL}, {}, ("near",)),
