@@ -891,8 +891,9 @@ class Kernel:
         on disk.
 
         cc: the compute capability to compile for, which needs no GPU; None: the compute
-        capability of the operands' device. Raises RuntimeError with NVRTC's log if
-        compilation fails, or with the package to install if NVRTC is missing.
+        capability of the operands' device. The program is loaded on that device, except for
+        FakeTensors with a cc. Raises RuntimeError with NVRTC's log if compilation fails, or with
+        the package to install if NVRTC is missing.
         """
     @final
     def run(
@@ -1218,7 +1219,7 @@ def stream_handle(stream: Any) -> int:
 
 def device_cc(device: int = 0) -> int:
     """The compute capability of a CUDA device, ten times major plus minor: 90 for an H100.
-    Raises RuntimeError if there is no such device.
+    Raises RuntimeError if there is no such device. Makes no CUDA context.
     """
 
 def device_facts(device: int) -> tuple[str, int, int, int]:

@@ -128,6 +128,32 @@ impl Device {
         Ok(device)
     }
 
+    /// The compute capability times ten of the device of this ordinal, without a context.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn capability(ordinal: i32) -> Result<u32, DriverError> {
+        let count = Device::count()?;
+        if ordinal < 0 || ordinal >= count {
+            return Err(DriverError::NoDevice { ordinal, count });
+        }
+        let mut handle = 0;
+        // SAFETY: the pointers are to locals.
+        unsafe {
+            call!(sys::cuDeviceGet(&mut handle, ordinal))?;
+            let attribute = |which| {
+                let mut value = 0;
+                call!(sys::cuDeviceGetAttribute(&mut value, which, handle))?;
+                Ok::<u32, DriverError>(value as u32)
+            };
+            let major =
+                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+            let minor =
+                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            Ok(10 * major + minor)
+        }
+    }
+
     /// The device of this ordinal, if this process can use it: the machine has it, and the process
     /// is not a fork of one that has used CUDA.
     pub fn usable(ordinal: i32) -> Option<&'static Device> {

@@ -20,8 +20,9 @@ impl PyKernel {
     /// disk.
     ///
     /// cc: the compute capability to compile for, which needs no GPU; None: the compute capability
-    /// of the operands' device. Raises RuntimeError with NVRTC's log if compilation fails, or with
-    /// the package to install if NVRTC is missing.
+    /// of the operands' device. The program is loaded on that device, except for FakeTensors with a
+    /// cc. Raises RuntimeError with NVRTC's log if compilation fails, or with the package to
+    /// install if NVRTC is missing.
     #[pyo3(signature = (args, cc = None))]
     pub fn compile(
         slf: &Bound<'_, Self>,
@@ -38,10 +39,13 @@ impl PyKernel {
             return Ok(CompiledArtifact::of(py.None(), this));
         }
         set_package_directories(py)?;
-        let device = match native(args)?.map(|native| native.problem.device()) {
-            // A FakeTensor may be on a device that this machine does not have.
+        let problem = native(args)?.map(|native| &native.problem);
+        let is_fake = problem.is_some_and(|problem| problem.is_fake());
+        let device = match problem.map(|problem| problem.device()) {
             Some(operand::DeviceId::Cuda(ordinal)) if cc.is_none() => Some(Device::get(ordinal)?),
-            Some(operand::DeviceId::Cuda(ordinal)) => Device::usable(ordinal),
+            // A FakeTensor may be on a device that this machine does not have. A process that
+            // compiles for FakeTensors, such as a worker of Inductor, makes no CUDA context.
+            Some(operand::DeviceId::Cuda(ordinal)) if !is_fake => Device::usable(ordinal),
             _ => None,
         };
         let Some(cc) = cc.map(|cc| cc.0).or(device.map(|device| device.cc)) else {

@@ -73,11 +73,11 @@ impl<'py> FromPyObject<'_, 'py> for ComputeCapability {
 }
 
 /// The compute capability of a CUDA device, ten times major plus minor: 90 for an H100. Raises
-/// RuntimeError if there is no such device.
+/// RuntimeError if there is no such device. Makes no CUDA context.
 #[pyfunction]
 #[pyo3(signature = (device = 0))]
 pub fn device_cc(device: i32) -> PyResult<u32> {
-    Ok(Device::get(device)?.cc)
+    Ok(Device::capability(device)?)
 }
 
 /// The name, compute capability and number of multiprocessors of a CUDA device, and the version of
