@@ -1,6 +1,6 @@
 """Compiled operators."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +21,18 @@ class CompiledArtifact:
     compiled_obj: Any
     operator_obj: "Operator"
     compiled_for: "TargetSm | None" = None
+    _reused: Any = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def _nvgemm_reuse(self) -> Any:
+        """The arguments, operator and lock with which PyTorch repeats a launch."""
+        return self._reused
+
+    @_nvgemm_reuse.setter
+    def _nvgemm_reuse(self, reused: tuple[Any, Any, Any]) -> None:
+        args, *others = reused
+        detach = getattr(args, "detached", None)
+        self._reused = (args if detach is None else detach(), *others)
 
 
 __all__ = ["CompiledArtifact"]

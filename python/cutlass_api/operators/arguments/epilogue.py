@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cutlass_api import _core
 from cutlass_api._faces import core_of
-from cutlass_api.operators.utils.tensor import TensorWrapper
+from cutlass_api.operators.fusion.generated import translate
+from cutlass_api.operators.utils.tensor import TensorWrapper, without_memory
 from cutlass_api.typing import TensorLike
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Store(_Copy):
 class EpilogueArguments(_core.EpilogueArguments):
     """An epilogue function with its operands, as :class:`cutlass_api.arguments.EpilogueArguments`.
 
-    A keyword also takes a :class:`Load` or a :class:`Store`.
+    A keyword also takes a :class:`Load` or a :class:`Store`, and a torch tensor on the meta device,
+    which has no memory.
 
     Raises ValueError if an input is wrapped in ``Store`` or an output in ``Load``.
     """
@@ -86,12 +88,14 @@ class EpilogueArguments(_core.EpilogueArguments):
     def __new__(cls, epilogue_fn: Callable[..., Any] | str, **kwargs: Any) -> "Self":
         plain = {name: _tensor_of(value) for name, value in kwargs.items()}
         self: Any = super().__new__(
-            cls, epilogue_fn, **{name: core_of(value) for name, value in plain.items()}
+            cls,
+            epilogue_fn,
+            **{name: without_memory(core_of(value)) for name, value in plain.items()},
         )
         self.transports = {
             name: value for name, value in kwargs.items() if isinstance(value, (Load, Store))
         }
-        traced = self.traced_epilogue
+        traced = _TRACED(self)
         for name, copied in self.transports.items():
             expected = [Load] * (name in traced.inputs) + [Store] * (name in traced.outputs)
             if type(copied) not in expected:
@@ -102,6 +106,11 @@ class EpilogueArguments(_core.EpilogueArguments):
         self._tensors = {name: plain[name] for name in self.parameter_names}
         made: Self = self
         return made
+
+    @property
+    def traced_epilogue(self) -> "TracedEpilogue":  # type: ignore[override]
+        """The function as an expression graph, with its accumulator as ``example_inputs``."""
+        return TracedEpilogue(_TRACED(self), tuple(core_of(self._tensors["D"]).shape))
 
     @property
     def tensors(self) -> Mapping[str, Any]:  # type: ignore[override]
@@ -130,16 +139,122 @@ class EpilogueArguments(_core.EpilogueArguments):
     def owned_by(self, owner: Any) -> "Self":
         """A copy whose tensors are wrapped. A replaced tensor changes the ``owner``."""
         copied = self.copy()
-        for name, value in self._tensors.items():
-            if isinstance(value, TensorLike):
-                wrapper = _core.TensorWrapper(core_of(value))
-                copied._tensors[name] = TensorWrapper.of_core(wrapper, owner)
+        copied._tensors |= _wrapped(self._tensors, owner)
         copied._is_owned = True
         return copied
+
+    def detached(self, owner: Any) -> "GeneratedEpilogue":
+        """The same epilogue without the tensors, of which wrappers remain."""
+        return GeneratedEpilogue(self.epilogue_fn, _detached(self._tensors, owner))
+
+
+class TracedEpilogue:
+    """An expression graph, with the attributes of :class:`cutlass_api.fusion.TracedEpilogue`.
+
+    ``example_inputs``: ``accum``, the accumulated product, as an ``EmptyTensor``.
+    """
+
+    def __init__(self, traced: _core.TracedEpilogue, shape: tuple[int, ...]) -> None:
+        from cutlass_api.operators.fusion import EmptyTensor
+
+        self._traced = traced
+        self.example_inputs = {"accum": EmptyTensor(_core.DType("float32"), shape)}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._traced, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self._traced == getattr(other, "_traced", other)
+
+    def __hash__(self) -> int:
+        return hash(self._traced)
+
+    def __repr__(self) -> str:
+        return repr(self._traced)
+
+
+class GeneratedEpilogue:
+    """An epilogue of any class with ``epilogue_fn`` and ``tensors``, whose tensors are wrapped.
+
+    PyTorch has a class of its own for epilogues that it generates as source for the CuTe DSL.
+
+    - ``epilogue_fn``: the function or source. A ``schema`` of a source names the inputs without
+      dimensions as ``scalar_broadcast_names``.
+    - ``tensors``: the operands by name.
+    """
+
+    traced_epilogue = None
+
+    def __init__(self, epilogue_fn: Callable[..., Any] | str, tensors: dict[str, Any]) -> None:
+        self.epilogue_fn = epilogue_fn
+        self.tensors = tensors
+
+    @classmethod
+    def owned(cls, epilogue: Any, owner: Any) -> "GeneratedEpilogue":
+        """The same epilogue with wrapped tensors. A replaced tensor changes the ``owner``."""
+        return cls(epilogue.epilogue_fn, _wrapped(epilogue.tensors, owner))
+
+    @property
+    def parameters(self) -> list[Any]:
+        """The operands."""
+        return list(self.tensors.values())
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """The names of the operands."""
+        return list(self.tensors)
+
+    def with_tensors(self, tensors: Mapping[str, Any]) -> "GeneratedEpilogue":
+        """The same function with other operands."""
+        return GeneratedEpilogue(self.epilogue_fn, dict(tensors))
+
+    def detached(self, owner: Any) -> "GeneratedEpilogue":
+        """The same epilogue without the tensors, of which wrappers remain."""
+        return GeneratedEpilogue(self.epilogue_fn, _detached(self.tensors, owner))
+
+    def current(self) -> _core.EpilogueArguments:
+        """The epilogue of the current tensors.
+
+        Raises ValueError for source that the language of epilogues cannot express.
+        """
+        values = {name: core_of(value) for name, value in self.tensors.items()}
+        schema = getattr(self.epilogue_fn, "schema", None)
+        for name in getattr(schema, "scalar_broadcast_names", ()):
+            # PyTorch repeats a scalar along dimensions that kernels of NVIDIA read.
+            if values[name].ndim == 2:
+                values[name] = values[name][:1, :1]
+        source = self.epilogue_fn
+        if isinstance(source, str):
+            source = translate(str(source))
+        return _core.EpilogueArguments(source, **values)
+
+
+_getter: Any = _core.EpilogueArguments.traced_epilogue
+#: The graph of epilogue arguments, without its accumulator.
+_TRACED: Callable[[Any], _core.TracedEpilogue] = _getter.__get__
 
 
 def _tensor_of(value: Any) -> Any:
     return value.tensor if isinstance(value, (Load, Store)) else value
 
 
-__all__ = ["EpilogueArguments", "Load", "Store", "Transport"]
+def _wrapped(tensors: Mapping[str, Any], owner: Any) -> dict[str, Any]:
+    """The operands with their tensors wrapped. A replaced tensor changes the ``owner``."""
+
+    def wrapped(value: Any) -> Any:
+        if not isinstance(value, TensorLike):
+            return value
+        native = _core.TensorWrapper(without_memory(core_of(value)))
+        return TensorWrapper.of_core(native, owner)
+
+    return {name: wrapped(value) for name, value in tensors.items()}
+
+
+def _detached(tensors: Mapping[str, Any], owner: Any) -> dict[str, Any]:
+    return {
+        name: value.detached(owner) if isinstance(value, TensorWrapper) else value
+        for name, value in tensors.items()
+    }
+
+
+__all__ = ["EpilogueArguments", "GeneratedEpilogue", "Load", "Store", "Transport"]

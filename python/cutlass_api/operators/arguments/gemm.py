@@ -6,7 +6,12 @@ from typing import Any, ClassVar, NamedTuple
 from cutlass_api import _core
 from cutlass_api._faces import core_of
 from cutlass_api.operators.arguments.base import RuntimeArguments
-from cutlass_api.operators.arguments.operand import operand_of, operand_of_core
+from cutlass_api.operators.arguments.epilogue import GeneratedEpilogue
+from cutlass_api.operators.arguments.operand import (
+    detached_operand,
+    operand_of,
+    operand_of_core,
+)
 
 
 class OperandField:
@@ -62,7 +67,11 @@ class CoreArguments(RuntimeArguments):
         for name in self._operands:
             own[name] = operand_of_core(getattr(self._class, name).__get__(self), self)
         epilogue = self._class.epilogue.__get__(self)
-        own["epilogue"] = epilogue.owned_by(self) if hasattr(epilogue, "owned_by") else epilogue
+        if hasattr(epilogue, "owned_by"):
+            epilogue = epilogue.owned_by(self)
+        elif _is_generated(epilogue):
+            epilogue = GeneratedEpilogue.owned(epilogue, self)
+        own["epilogue"] = epilogue
 
     def forget(self) -> None:
         """Notes that an operand has changed."""
@@ -71,22 +80,78 @@ class CoreArguments(RuntimeArguments):
     def current(self) -> _core.RuntimeArguments:
         """These arguments, or those of the tensors that have replaced theirs.
 
-        Raises ValueError if the tensor of an operand has been set to None.
+        The epilogue of what it returns is one of the core, unless a kernel of the user's takes
+        another class. Raises ValueError if the tensor of an operand has been set to None.
         """
         if not self.is_changed:
-            return self
+            if not _is_generated(self._class.epilogue.__get__(self)):
+                return self
+            self.make_operands()
+            self.is_changed = True
         if self._current is None:
-            own = self.__dict__
-            epilogue, prologue = own["epilogue"], getattr(self, "prologue", None)
-            self._current = self._class(
-                **{name: core_of(own[name]) for name in self._operands},
-                **({} if prologue is None else {"prologue": prologue}),
-                accumulator_type=self._class.accumulator_type.__get__(self),
-                epilogue=epilogue.current() if hasattr(epilogue, "current") else epilogue,
-                performance=self.performance,
-            )
+            accumulator_type = self._class.accumulator_type.__get__(self)
+            self._current = _of_operands(self, accumulator_type, getattr(self, "prologue", None))
         found: _core.RuntimeArguments = self._current
         return found
+
+    def detached(self) -> "DetachedArguments":
+        """The same arguments without their tensors."""
+        return DetachedArguments(self)
+
+
+class DetachedArguments(RuntimeArguments):
+    """Arguments that keep no tensors: each call sets its own as ``args.A.tensor._runtime_tensor``.
+
+    The core's arguments keep the tensors of their construction for their life. A graph that is
+    captured into a pool of memory must not find any tensor of the pool alive.
+    """
+
+    is_changed = True
+
+    def __init__(self, args: CoreArguments) -> None:
+        args.make_operands()
+        own = vars(args)
+        self._class, self._operands = args._class, args._operands
+        self._fixed = args._class.accumulator_type.__get__(args), getattr(args, "prologue", None)
+        self.performance = args.performance
+        self._current: Any = None
+        vars(self).update(
+            {name: value for name, value in own.items() if name not in vars(self)},
+            **{name: detached_operand(own[name], self) for name in args._operands},
+            is_changed=True,
+        )
+        epilogue = own["epilogue"]
+        self.epilogue = None if epilogue is None else epilogue.detached(self)
+
+    def forget(self) -> None:
+        """Notes that an operand has changed."""
+        self._current = None
+
+    def current(self) -> _core.RuntimeArguments:
+        """Arguments of the current tensors. Raises ValueError if one is missing."""
+        if self._current is None:
+            self._current = _of_operands(self, *self._fixed)
+        found: _core.RuntimeArguments = self._current
+        return found
+
+
+def _of_operands(args: Any, accumulator_type: Any, prologue: Any) -> Any:
+    own = args.__dict__
+    epilogue = own["epilogue"]
+    return args._class(
+        **{name: core_of(own[name]) for name in args._operands},
+        **({} if prologue is None else {"prologue": prologue}),
+        accumulator_type=accumulator_type,
+        epilogue=epilogue.current() if hasattr(epilogue, "current") else epilogue,
+        performance=args.performance,
+    )
+
+
+def _is_generated(epilogue: Any) -> bool:
+    """Whether an epilogue is source in an object of a class that the core does not know."""
+    if epilogue is None or isinstance(epilogue, _core.EpilogueArguments):
+        return False
+    return isinstance(getattr(epilogue, "epilogue_fn", None), str) and hasattr(epilogue, "tensors")
 
 
 class GemmProblemSize(NamedTuple):

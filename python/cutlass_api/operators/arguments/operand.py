@@ -132,4 +132,18 @@ def operand_of_core(operand: Any, owner: Any) -> Any:
     return DenseTensor(TensorWrapper.of_core(operand.tensor, owner))
 
 
+def detached_operand(operand: Any, owner: Any) -> Any:
+    """The operand without its tensors. ``owner``: the arguments that a new tensor changes.
+
+    Returns as they are operands other than dense tensors and tensors with scales.
+    """
+    if isinstance(operand, ScaledOperand):
+        values = detached_operand(operand.quantized, owner)
+        scales = detached_operand(operand.scale, owner)
+        return ScaledOperand(values, scales, operand.mode, operand.swizzle)
+    if isinstance(operand, DenseTensor) and isinstance(operand.tensor, TensorWrapper):
+        return DenseTensor(operand.tensor.detached(owner))
+    return operand
+
+
 __all__ = ["DenseTensor", "ScaleMode", "ScaleSwizzleMode", "ScaledOperand"]

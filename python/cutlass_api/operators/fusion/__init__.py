@@ -6,8 +6,8 @@ from typing import Any
 
 from cutlass_api import fusion
 from cutlass_api._core import TracedEpilogue
-from cutlass_api.fusion import trace_in_out
 from cutlass_api.operators.fusion import activation
+from cutlass_api.operators.fusion.generated import translate
 from cutlass_api.typing import NumericLike
 
 
@@ -35,6 +35,14 @@ def trace(
     if unknown:
         raise TypeError(f"trace has no option {', '.join(sorted(unknown))}; leave it out")
     return fusion.trace(fn, example_tensors)
+
+
+def trace_in_out(fn: Callable[..., Any] | str) -> tuple[list[str], list[str]]:
+    """The names of an epilogue function's inputs, except ``accum``, and of its outputs.
+
+    ``fn``: a function, or source, which may be what PyTorch generates for the CuTe DSL.
+    """
+    return fusion.trace_in_out(translate(fn) if isinstance(fn, str) else fn)
 
 
 __all__ = ["EmptyTensor", "activation", "trace", "trace_in_out"]

@@ -13,18 +13,27 @@ if TYPE_CHECKING:
 
 
 class EpilogueMetadata(metadata.EpilogueMetadata):
-    """The epilogue that an operator of one's own fuses, from :class:`EpilogueArguments`.
+    """The epilogue that an operator fuses, from :class:`EpilogueArguments`.
 
     It has the arguments' ``epilogue_fn``, ``tensors``, ``traced_epilogue`` and ``transports``.
+    ``epilogue_args`` may also be of another class with these attributes but the last.
     """
+
+    epilogue_fn: Any
+    tensors: Any
+    traced_epilogue: Any
+    transports: dict[str, Any]
 
     def __init__(self, epilogue_args: Any) -> None:
         made = metadata.EpilogueMetadata.from_args(epilogue_args)
         super().__init__(made and made.epilogue)
-        self.epilogue_fn = epilogue_args.epilogue_fn
-        self.tensors = epilogue_args.tensors
-        self.traced_epilogue = epilogue_args.traced_epilogue
-        self.transports = getattr(epilogue_args, "transports", {})
+        # The base is frozen.
+        vars(self).update(
+            epilogue_fn=epilogue_args.epilogue_fn,
+            tensors=epilogue_args.tensors,
+            traced_epilogue=epilogue_args.traced_epilogue,
+            transports=getattr(epilogue_args, "transports", {}),
+        )
 
     @classmethod
     def from_args(cls, args: Any) -> "EpilogueMetadata":

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from cutlass_api import metadata
 from cutlass_api._core import Status
@@ -55,10 +55,12 @@ class BLASDesignMetadata(DesignMetadata):
 class KernelDesignMetadata(BLASDesignMetadata):
     """The configuration of a kernel of this package.
 
-    ``core``: its metadata in :mod:`cutlass_api.metadata`, such as ``Sm90DesignMetadata``.
+    - ``core``: its metadata in :mod:`cutlass_api.metadata`, such as ``Sm90DesignMetadata``.
+    - ``use_2cta_mma``: whether pairs of CTAs share instructions, which is a feature of Blackwell.
     """
 
     core: metadata.DesignMetadata = field(repr=False)
+    use_2cta_mma: ClassVar[bool] = False
 
     def supports(self, args: Any) -> Status:
         """Whether the kernel's configuration serves the arguments."""

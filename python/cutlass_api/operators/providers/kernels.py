@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, Status
+from cutlass_api.metadata import GemmOperandsMetadata, KernelMetadata
 from cutlass_api.operators.arch import ArchPortability, TargetSm, served_cc
 from cutlass_api.operators.arguments import RuntimeArguments
 from cutlass_api.operators.arguments.gemm import CoreArguments, GemmArguments
@@ -17,6 +18,7 @@ from cutlass_api.operators.metadata.operands import operands_of_core
 from cutlass_api.operators.mma import AmpereMma, HopperWgmma, MmaInstruction
 from cutlass_api.operators.providers.provider import Provider, register_provider
 from cutlass_api.operators.workspace import AllocationRequirement, Workspace
+from cutlass_api.utils import device_cc, is_torch_fake_tensor
 
 #: The address of workspace is a multiple of this (`check_workspace` of the core).
 _WORKSPACE_ALIGNMENT_BYTES = 16
@@ -88,7 +90,7 @@ class KernelOperator(Operator):
         if of_core.epilogue is not None or type(self._kernel) not in _CLASSES:
             _FURTHER[of_core.kernel_name] = self._kernel
         return OperatorMetadata(
-            of_core.kernel_name,
+            self._name_of(of_core),
             type(self),
             self._targets(of_core.min_cc),
             operands_of_core(of_core.operands),
@@ -100,6 +102,10 @@ class KernelOperator(Operator):
     def _targets(cls, min_cc: int) -> list[TargetSm]:
         return [TargetSm(cc=min_cc, portability=ArchPortability.Portable)] if min_cc else []
 
+    @classmethod
+    def _name_of(cls, of_core: KernelMetadata) -> str:
+        return of_core.kernel_name
+
     def _supports(self, args: RuntimeArguments, target_sm: TargetSm | None = None) -> Status:
         """Whether the core's kernel serves the arguments."""
         return self._kernel.supports(args.current())
@@ -107,12 +113,23 @@ class KernelOperator(Operator):
     def _compile(
         self, args: RuntimeArguments, target_sm: TargetSm | None = None
     ) -> CompiledArtifact:
-        """Compiles with NVRTC, or loads the program from the cache."""
-        cc = None if target_sm is None else served_cc(target_sm)
-        compiled = self._kernel.compile(args.current(), cc)
+        """Compiles with NVRTC, or loads the program from the cache.
+
+        For FakeTensors on a GPU, compiles for that GPU without a CUDA context, as a process that
+        only compiles needs it.
+        """
+        if getattr(getattr(args, "local_reduce", None), "enabled", False):
+            raise NotImplementedError("no kernel of this package reduces groups of its output")
+        cc = _fake_cc(args) if target_sm is None else served_cc(target_sm)
+        current = args.current()
+        compiled = self._kernel_for(current, cc).compile(current, cc)
         architecture = getattr(compiled.compiled_obj, "architecture", None)
         target = TargetSm(architecture.removeprefix("sm_")) if architecture else target_sm
         return CompiledArtifact(compiled, self, target)
+
+    def _kernel_for(self, current: Any, cc: int | None) -> Kernel:
+        """The kernel to compile for arguments of the core."""
+        return self._kernel
 
     def run(  # type: ignore[misc]
         self,
@@ -172,6 +189,55 @@ class KernelOperator(Operator):
     designed_for_min_cc: ClassVar[int] = 80
 
 
+class EFCOperator(KernelOperator):
+    """A kernel that fuses any epilogue of arguments, not only one that a search knew.
+
+    The name says what PyTorch looks for: EFC is the original's "epilogue fusion configuration", and
+    ``tile`` precedes the extents of the tile. Without an epilogue, the kernel runs as it is. With
+    one, :meth:`compile` selects the kernel of this design that fuses it.
+    """
+
+    @classmethod
+    def _name_of(cls, of_core: KernelMetadata) -> str:
+        tile = "x".join(map(str, _tile_of(of_core)))
+        return of_core.kernel_name.replace(f"_{tile}", f"_tile{tile}", 1)
+
+    def _kernel_for(self, current: Any, cc: int | None) -> Kernel:
+        if current.epilogue is None:
+            return self._kernel
+        mine = self._kernel.metadata
+
+        def distance(kernel: Kernel) -> int:
+            other = kernel.metadata
+            if other.design == mine.design:
+                return 0
+            return 1 if _tile_of(other) == _tile_of(mine) else 2
+
+        # The first of equals is the fastest.
+        found = min(_core.get_kernels(current, None, cc), key=distance, default=None)
+        if found is None:
+            raise NotImplementedError(f"no kernel fuses the epilogue of {current}")
+        return found
+
+    def run(  # type: ignore[misc]
+        self,
+        args: RuntimeArguments,
+        compiled_artifact: CompiledArtifact | None = None,
+        stream: Any = None,
+        workspace: Any = None,
+        assume_supported_args: bool = False,
+    ) -> None:
+        """As :meth:`KernelOperator.run`. A kernel with an epilogue allocates its workspace."""
+        if getattr(args, "epilogue", None) is None:
+            super().run(args, compiled_artifact, stream, workspace, assume_supported_args)
+            return
+        of_core = (compiled_artifact or self.compile(args)).compiled_obj
+        of_core.kernel_obj.run(args.current(), of_core, stream, None, assume_supported_args)
+
+    supported_args_type: ClassVar[Any] = GemmArguments
+    designed_for_min_cc: ClassVar[int] = 80
+
+
 class Sm90GemmOperator(KernelOperator):
     """A kernel of the sm90 family, for Hopper only."""
 
@@ -206,6 +272,27 @@ class SimtGemmOperator(KernelOperator):
     designed_for_min_cc = 80
 
 
+class Sm90GemmEFCOperator(EFCOperator, Sm90GemmOperator):
+    """A kernel of the sm90 family with at least 128 rows in a tile."""
+
+    supported_args_type = GemmArguments
+    designed_for_min_cc = 90
+
+
+class Sm80GemmEFCOperator(EFCOperator, Sm80GemmOperator):
+    """A kernel of the sm80 family with at least 128 rows in a tile."""
+
+    supported_args_type = GemmArguments
+    designed_for_min_cc = 80
+
+
+class SimtGemmEFCOperator(EFCOperator, SimtGemmOperator):
+    """A kernel without tensor cores, with at least 128 rows in a tile."""
+
+    supported_args_type = GemmArguments
+    designed_for_min_cc = 80
+
+
 class ReferenceOperator(KernelOperator):
     """A kernel of the CPU."""
 
@@ -221,6 +308,12 @@ _CLASSES: dict[type, type[KernelOperator]] = {
     _core.SimtGemmKernel: SimtGemmOperator,
     _core.ReferenceKernel: ReferenceOperator,
 }
+#: Those of kernels whose tile PyTorch fuses epilogues into: of a GEMM, with at least 128 rows.
+_EFC_CLASSES: dict[type, type[EFCOperator]] = {
+    _core.Sm90GemmKernel: Sm90GemmEFCOperator,
+    _core.Sm80GemmKernel: Sm80GemmEFCOperator,
+    _core.SimtGemmKernel: SimtGemmEFCOperator,
+}
 KernelOperator._provider = CuTeDSLProvider
 
 
@@ -231,6 +324,8 @@ class _Operators(dict[Kernel, KernelOperator]):
         known = _CLASSES.get(type(kernel))
         if known is None:
             return KernelOperator.of_kernel(kernel)
+        if type(kernel) in _EFC_CLASSES and _is_fused_later(kernel.metadata):
+            known = _EFC_CLASSES[type(kernel)]
         self[kernel] = operator = known.of_kernel(kernel)
         return operator
 
@@ -245,8 +340,27 @@ def _plain_kernels() -> dict[str, Kernel]:
     return {kernel.metadata.kernel_name: kernel for kernel in _core.get_kernels()}
 
 
+def _is_fused_later(of_core: KernelMetadata) -> bool:
+    is_gemm = isinstance(of_core.operands, GemmOperandsMetadata)
+    return is_gemm and of_core.epilogue is None and _tile_of(of_core)[0] >= 128
+
+
+def _tile_of(of_core: KernelMetadata) -> tuple[int, ...]:
+    """The extents of a kernel's tile; empty for a kernel without tiles."""
+    return getattr(of_core.design, "tile_shape", ())
+
+
+def _fake_cc(args: Any) -> int | None:
+    """The compute capability of the GPU of FakeTensors; None for other operands."""
+    out = args.out.tensor
+    tensor = out._fake if out._tensor is None else out._tensor
+    if not is_torch_fake_tensor(tensor) or tensor.device.type != "cuda":
+        return None
+    return device_cc(tensor.device.index or 0)
+
+
 def _kernel_named(name: str) -> Kernel:
-    kernel = _FURTHER.get(name) or _plain_kernels().get(name)
+    kernel = _FURTHER.get(name) or _plain_kernels().get(name.replace("_tile", "_", 1))
     if kernel is None:
         raise KeyError(f"operator_name is {name!r}, which is no kernel of this package")
     return kernel
@@ -277,10 +391,14 @@ def _kernel_operators(
 
 __all__ = [
     "CuTeDSLProvider",
+    "EFCOperator",
     "KernelOperator",
     "ReferenceOperator",
+    "SimtGemmEFCOperator",
     "SimtGemmOperator",
     "SkinnyGemmOperator",
+    "Sm80GemmEFCOperator",
     "Sm80GemmOperator",
+    "Sm90GemmEFCOperator",
     "Sm90GemmOperator",
 ]

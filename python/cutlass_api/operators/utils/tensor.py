@@ -59,6 +59,12 @@ class TensorWrapper:
         self._dtype = native.element_type
         self._owner: Any = None
 
+    def detached(self, owner: Any) -> "TensorWrapper":
+        """A wrapper with the same description, without the tensor. ``owner``: as `of_core`."""
+        copied = type(self).__new__(type(self))
+        vars(copied).update(vars(self), _tensor=None, _fake=None, _owner=weakref.ref(owner))
+        return copied
+
     @property
     def _runtime_tensor(self) -> Any:
         return self._tensor
@@ -149,6 +155,17 @@ class TensorWrapper:
 
     def __repr__(self) -> str:
         return f"<TensorWrapper {self._dtype}{list(self._shape)}>"
+
+
+def without_memory(tensor: Any) -> Any:
+    """A FakeTensor on a GPU for a torch tensor on the meta device; else the tensor itself."""
+    if not is_torch_tensor(tensor) or tensor.device.type != "meta":
+        return tensor
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
 
 
 def is_jax_array(tensor: Any) -> bool:

@@ -1,0 +1,1 @@
+"""The modules of the original's GEMM operators that PyTorch imports."""
