@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from nvidia_cutlass_stub import hooks, probes
+from nvidia_cutlass_stub import hooks, nvgemm, probes
 from nvidia_cutlass_stub.releases import NVGEMM
 
 #: The environment variable that switches the stand-in off if it is 0.
@@ -144,6 +144,7 @@ def install() -> bool:
         return False
     finder.serves_cutlass = True
     probes.correct()
+    nvgemm.prepare()
     return True
 
 

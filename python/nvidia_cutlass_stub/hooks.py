@@ -13,10 +13,16 @@ from types import ModuleType
 
 
 class Finder:
-    """Precedes the other finders, and serves what none of them finds."""
+    """Precedes the other finders, and serves what none of them finds.
+
+    - ``awaited``: by module, what to call when it has been imported.
+    - ``stand_ins``: by module, the function that finds its spec; None leaves it to other finders.
+    - ``serves_cutlass``: whether ``cutlass`` is served.
+    """
 
     def __init__(self) -> None:
         self.awaited: dict[str, list[Callable[[], None]]] = {}
+        self.stand_ins: dict[str, Callable[[str], ModuleSpec | None]] = {}
         self.serves_cutlass = False
 
     def find_spec(
@@ -27,6 +33,8 @@ class Finder:
             if spec is not None and spec.loader is not None:
                 self._wrap(spec.loader)
             return spec
+        if fullname in self.stand_ins:
+            return self.stand_ins[fullname](fullname)
         if not self.serves_cutlass or fullname.partition(".")[0] != "cutlass":
             return None
         import nvidia_cutlass_stub

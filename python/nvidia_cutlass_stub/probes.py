@@ -1,7 +1,8 @@
 """The functions of PyTorch that take any ``cutlass`` for the CuTe DSL.
 
 From PyTorch 2.14 on, Inductor calls ``find_spec("cutlass")`` to look for the DSL, which the
-stand-in lacks. The functions are replaced when their modules are imported.
+stand-in lacks. The functions are replaced when their modules are imported. The NVGEMM backend asks
+for the DSL before it asks for ``cutlass.operators``, and needs only the latter.
 """
 
 import sys
@@ -13,6 +14,8 @@ from nvidia_cutlass_stub.hooks import after_import
 from nvidia_cutlass_stub.releases import NVGEMM
 
 _INDUCTOR = "torch._inductor.utils"
+#: The function of `_INDUCTOR` that decides whether the NVGEMM backend is used.
+_NVGEMM_GATE = "use_nv_universal_gemm_template"
 #: The functions by module.
 _PROBES = {
     _INDUCTOR: "ensure_cute_available",
@@ -47,6 +50,9 @@ def _corrected(probe: Callable[[], bool]) -> Callable[[], bool]:
 
     @wraps(probe)
     def corrected() -> bool:
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == _NVGEMM_GATE and caller.f_globals["__name__"] == _INDUCTOR:
+            return bool(sys.modules[_INDUCTOR].ensure_nv_universal_gemm_available())
         return not is_served() and probe()
 
     corrected.knows_the_stand_in = True  # type: ignore[attr-defined]
