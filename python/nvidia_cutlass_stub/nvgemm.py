@@ -66,17 +66,20 @@ def _none(*_: Any, **__: Any) -> list[Any]:
 
 def _restrict() -> None:
     module: Any = sys.modules[_SCHEDULING]
-    scheduling, variant = module.NVUniversalGemmScheduling, module.GemmVariant
+    scheduling, variant = module.NVUniversalGemmScheduling, getattr(module, "GemmVariant", None)
     if hasattr(scheduling, "knows_the_stand_in"):
         return
     scheduling.knows_the_stand_in = True
     # PyTorch 2.15: the source of an epilogue, and whether a variant reduces groups of its output.
     if hasattr(scheduling, "_lower_pointwise_epilogue"):
         lower = scheduling._lower_pointwise_epilogue
-        scheduling._lower_pointwise_epilogue = staticmethod(_checked(lower, module.V))
+        scheduling._lower_pointwise_epilogue = staticmethod(_checked(lower, module))
     if hasattr(variant, "supports_reduction"):
         variant.supports_reduction = _refused(variant.supports_reduction, False)
-    # PyTorch 2.14: the reductions of groups of the output.
+    # PyTorch 2.14: the same.
+    elif hasattr(module, "LoopIRCuteDSLCodegen"):
+        can_fuse = scheduling._can_fuse_epilogue_impl
+        scheduling._can_fuse_epilogue_impl = _rechecked(can_fuse, module)
     for name in ("_grouped_reduce_config", "_grouped_reduce_feeds_main_config"):
         if hasattr(scheduling, name):
             setattr(scheduling, name, staticmethod(_refused(getattr(scheduling, name), None)))
@@ -93,7 +96,7 @@ def _refused(function: Any, answer: Any) -> Any:
     return refused
 
 
-def _checked(lower: Any, virtualized: Any) -> Any:
+def _checked(lower: Any, module: Any) -> Any:
     """The function, which refuses epilogues that no kernel fuses where the stand-in is served."""
     from nvidia_cutlass_stub import is_served
 
@@ -108,16 +111,50 @@ def _checked(lower: Any, virtualized: Any) -> Any:
         plan = lower(gemm, nodes, removed, reductions, suppressed)
         if plan.is_evt_fallback:
             raise NotImplementedError("no kernel fuses the epilogue of a visitor tree")
-        for name in plan.writes:
-            dtype = str(virtualized.graph.get_dtype(name)).removeprefix("torch.")
-            if dtype not in _WRITTEN:
-                raise NotImplementedError(f"no kernel fuses an output of {dtype}")
-        from cutlass_api.operators.fusion.generated import check
-
-        check(plan.source)
+        graph = module.V.graph
+        _check(plan.source, plan.writes, graph)
+        # The kernel may compute the transposed product, for which PyTorch transposes matrices only.
+        if module.config.nvgemm_swap_ab:
+            inputs = [graph.get_buffer(name) or graph.graph_inputs[name] for name in plan.reads]
+            if any(len(each.get_size()) == 1 for each in inputs):
+                raise NotImplementedError("no kernel transposes a vector")
         return plan
 
     return checked
+
+
+def _rechecked(can_fuse: Any, module: Any) -> Any:
+    """The function, which refuses epilogues that no kernel fuses where the stand-in is served."""
+    from nvidia_cutlass_stub import is_served
+
+    @wraps(can_fuse)
+    def rechecked(scheduling: Any, template: Any, earlier: Any, added: Any) -> Any:
+        fuses = can_fuse(scheduling, template, earlier, added)
+        if not fuses or not is_served():
+            return fuses
+        gemm, graph = template.node.get_name(), module.V.graph
+        buffers = [node.node for each in (*earlier, added) for node in each.get_nodes()]
+        try:
+            _, writes, _, source = module.LoopIRCuteDSLCodegen.from_buffers(
+                gemm, buffers, graph.removed_buffers | {gemm}, "epilogue"
+            )
+            _check(source, writes, graph)
+        except NotImplementedError:
+            return False
+        return True
+
+    return rechecked
+
+
+def _check(source: str, writes: Any, graph: Any) -> None:
+    """Raises NotImplementedError unless a kernel fuses the source and writes these buffers."""
+    for name in writes:
+        dtype = str(graph.get_dtype(name)).removeprefix("torch.")
+        if dtype not in _WRITTEN:
+            raise NotImplementedError(f"no kernel fuses an output of {dtype}")
+    from cutlass_api.operators.fusion.generated import check
+
+    check(source)
 
 
 __all__ = ["CLASSES", "prepare"]

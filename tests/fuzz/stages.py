@@ -27,7 +27,14 @@ EXPRESSIONS = (
     *("leaky_relu(x, 0.2)", "clamp(x, -2.5, 6.0)", "sigmoid(x)", "tanh(x * 0.125)", "silu(x)"),
     *("gelu(x)", 'gelu(x, approximate="tanh")', "hardswish(x)", "identity(x)", "exp(-abs(x))"),
     *("sqrt(abs(x) + 0.5)", "rsqrt(abs(x) + 0.5)", "log(abs(x) + 0.5)", "(x * 0.0625) ** 2"),
-    *("x.bfloat16()", "x * 0.75 - 1", "erf(x * 0.25)", "log1p(abs(x))", "sin(x * 0.125)", "cos(x * 0.125)"),
+    *(
+        "x.bfloat16()",
+        "x * 0.75 - 1",
+        "erf(x * 0.25)",
+        "log1p(abs(x))",
+        "sin(x * 0.125)",
+        "cos(x * 0.125)",
+    ),
 )
 #: Arguments at which functions of abs(x), gelu, silu and hardswish turn.
 TURNS = (0.0, -0.7518, -1.2785, -1.5)

@@ -73,6 +73,7 @@ class Store(_Copy):
 class EpilogueArguments(_core.EpilogueArguments):
     """An epilogue function with its operands, as :class:`cutlass_api.arguments.EpilogueArguments`.
 
+    Source may also be what PyTorch generates for the CuTe DSL, such as ``cute.math.tanh(accum)``.
     A keyword also takes a :class:`Load` or a :class:`Store`, and a torch tensor on the meta device,
     which has no memory.
 
@@ -86,6 +87,8 @@ class EpilogueArguments(_core.EpilogueArguments):
     _is_owned = False
 
     def __new__(cls, epilogue_fn: Callable[..., Any] | str, **kwargs: Any) -> "Self":
+        if isinstance(epilogue_fn, str):
+            epilogue_fn = translate(epilogue_fn)
         plain = {name: _tensor_of(value) for name, value in kwargs.items()}
         self: Any = super().__new__(
             cls,
@@ -110,7 +113,7 @@ class EpilogueArguments(_core.EpilogueArguments):
     @property
     def traced_epilogue(self) -> "TracedEpilogue":  # type: ignore[override]
         """The function as an expression graph, with its accumulator as ``example_inputs``."""
-        return TracedEpilogue(_TRACED(self), tuple(core_of(self._tensors["D"]).shape))
+        return TracedEpilogue(_TRACED(self), tuple(self._tensors["D"].shape))
 
     @property
     def tensors(self) -> Mapping[str, Any]:  # type: ignore[override]
@@ -192,6 +195,10 @@ class GeneratedEpilogue:
     @classmethod
     def owned(cls, epilogue: Any, owner: Any) -> "GeneratedEpilogue":
         """The same epilogue with wrapped tensors. A replaced tensor changes the ``owner``."""
+        if hasattr(epilogue, "to_tensor_wrappers"):
+            # PyTorch copies strided inputs, here and in front of each later launch.
+            epilogue = epilogue.copy()
+            epilogue.to_tensor_wrappers()
         return cls(epilogue.epilogue_fn, _wrapped(epilogue.tensors, owner))
 
     @property
@@ -223,9 +230,8 @@ class GeneratedEpilogue:
             # PyTorch repeats a scalar along dimensions that kernels of NVIDIA read.
             if values[name].ndim == 2:
                 values[name] = values[name][:1, :1]
-        source = self.epilogue_fn
-        if isinstance(source, str):
-            source = translate(str(source))
+        function = self.epilogue_fn
+        source = translate(function) if isinstance(function, str) else function
         return _core.EpilogueArguments(source, **values)
 
 

@@ -39,6 +39,10 @@ _EXTREMA: dict[type[ast.cmpop], str] = {ast.Gt: "maximum", ast.Lt: "minimum"}
 _NUMBERS = {"inf": "math.inf", "-inf": "(-math.inf)", "nan": "(math.inf - math.inf)"}
 
 
+#: What only generated source has.
+_MARKS = ("cute.", "cutlass.", "mlir_math.", "operator.", "float(")
+
+
 @lru_cache(256)
 def translate(source: str) -> str:
     """The source of the same function in the language of epilogues.
@@ -46,6 +50,8 @@ def translate(source: str) -> str:
     Source in that language, and what this function does not know, stays as it is. Raises
     NotImplementedError for a cast to a dtype that no epilogue casts to.
     """
+    if not any(mark in source for mark in _MARKS):
+        return str(source)
     return ast.unparse(_Translation().visit(ast.parse(source)))
 
 
