@@ -5,7 +5,7 @@ autotuning timings) are simulated. To execute the generated code, its kernels ar
 CPU reference kernels of the same element types.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,20 +24,13 @@ from support.nvgemm import (
     kernel_cache,
     render,
 )
-from support.pretended_gpu import Lowered, lower, run_on_the_cpu
+from support.nvgemm_graphs import PRODUCTS, assert_rounded_once, lower_by_nvgemm, matmul
+from support.pretended_gpu import Lowered, run_on_the_cpu
 from support.torch_compile import HALVES, grouped_reference, tensors
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile
 
 # ---- the lowering, from a graph to the code that is run ------------------------------------------
-
-
-def lower_by_nvgemm(
-    function: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor]
-) -> Lowered:
-    """Inductor's code for a function of CUDA tensors like these."""
-    with mock.patch.object(backend, "get_cuda_arch", lambda: "90"):
-        return lower(function, inputs, max_autotune_gemm_backends="NVGEMM")
 
 
 def kernel_named(name: str) -> cutlass_api.Kernel:
@@ -76,41 +69,10 @@ def execute_on_the_cpu(
     return out, asked_for
 
 
-def assert_rounded_once(out: torch.Tensor, expected: torch.Tensor) -> None:
-    """The unit roundoff bounds the error of each element of a reference kernel's output."""
-    roundoff = torch.finfo(out.dtype).eps / 2
-    torch.testing.assert_close(out.double(), expected, rtol=1.001 * roundoff, atol=1e-7)
-
-
-def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a @ b
-
-
-def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.linear(x, weight)
-
-
-def from_the_left(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a.mT @ b
-
-
-LOWERINGS = {
-    "mm": (matmul, (192, 256), (256, 320)),
-    "linear": (linear, (192, 256), (320, 256)),
-    "linear, batch": (linear, (3, 64, 256), (320, 256)),
-    "column-major A": (from_the_left, (256, 192), (256, 320)),
-    "bmm": (torch.bmm, (3, 64, 128), (3, 128, 96)),
-    "bmm, column-major A": (from_the_left, (3, 128, 64), (3, 128, 96)),
-    "mm, nothing aligned": (matmul, (67, 131), (131, 37)),
-    "bmm, nothing aligned": (torch.bmm, (3, 7, 5), (3, 5, 11)),
-    "one row": (matmul, (1, 256), (256, 320)),
-}
-
-
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
-@pytest.mark.parametrize("name", LOWERINGS)
+@pytest.mark.parametrize("name", PRODUCTS)
 def test_the_generated_code_computes_the_product(name: str, dtype: torch.dtype) -> None:
-    function, *shapes = LOWERINGS[name]
+    function, *shapes = PRODUCTS[name]
     inputs = tensors(*shapes, dtype=dtype)
     lowered = lower_by_nvgemm(function, inputs)
     (choices,) = lowered.choices
@@ -149,7 +111,7 @@ def test_the_generated_code_computes_a_grouped_product(is_linear: bool) -> None:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_the_lowering_offers_tensor_cores_for_aligned_halves(dtype: torch.dtype) -> None:
     for name in ("mm", "linear", "column-major A", "bmm"):
-        function, *shapes = LOWERINGS[name]
+        function, *shapes = PRODUCTS[name]
         (choices,) = lower_by_nvgemm(function, tensors(*shapes, dtype=dtype)).choices
         assert [family(choice.kernel) for choice in choices] == ["sm90"] * TRIED, name
 

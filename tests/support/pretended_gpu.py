@@ -300,8 +300,9 @@ def lower_graph(
     return Lowered(traced.graph, code, choices, dict(graph.constants))
 
 
-def run_on_the_cpu(lowered: Lowered, inputs: Sequence[Any]) -> torch.Tensor:
-    """Runs generated code with its buffers on the CPU."""
+@contextmanager
+def loaded_on_the_cpu(lowered: Lowered) -> Iterator[Callable[[list[Any]], Any]]:
+    """The function of generated code, with its buffers on the CPU."""
     code = lowered.code.replace("empty_strided_cuda(", "empty_strided_cpu(").replace(
         "get_raw_stream(0)", "0"
     )
@@ -311,6 +312,11 @@ def run_on_the_cpu(lowered: Lowered, inputs: Sequence[Any]) -> torch.Tensor:
         config.patch(compile_threads=1),
     ):
         key, path = PyCodeCache.write(code)
-        module = PyCodeCache.load_by_key_path(key, path, attrs=lowered.constants)
-        (out,) = module.call(list(inputs))
+        yield PyCodeCache.load_by_key_path(key, path, attrs=lowered.constants).call
+
+
+def run_on_the_cpu(lowered: Lowered, inputs: Sequence[Any]) -> torch.Tensor:
+    """Runs generated code with its buffers on the CPU."""
+    with loaded_on_the_cpu(lowered) as call:
+        (out,) = call(list(inputs))
     return out
