@@ -43,7 +43,8 @@ def reference_for(name: str) -> cutlass_api.Kernel:
     def types(metadata: Any) -> Any:
         of = metadata.operands
         accumulator = getattr(of, "accumulator_type", None)
-        return type(of), of.A.dtype, of.B.dtype, of.out.dtype, accumulator
+        along = getattr(of, "offsets_along", None)
+        return type(of), of.A.dtype, of.B.dtype, of.out.dtype, accumulator, along
 
     wanted = types(kernel_named(name).metadata)
     (kernel,) = cutlass_api.get_kernels(
