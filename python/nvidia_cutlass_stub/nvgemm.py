@@ -80,6 +80,9 @@ def _restrict() -> None:
     elif hasattr(module, "LoopIRCuteDSLCodegen"):
         can_fuse = scheduling._can_fuse_epilogue_impl
         scheduling._can_fuse_epilogue_impl = _rechecked(can_fuse, module)
+        # It also tries to fuse what Triton can.
+        generate = scheduling.generate_kernel_code_from_nodes
+        scheduling.generate_kernel_code_from_nodes = _raising(generate)
     for name in ("_grouped_reduce_config", "_grouped_reduce_feeds_main_config"):
         if hasattr(scheduling, name):
             setattr(scheduling, name, staticmethod(_refused(getattr(scheduling, name), None)))
@@ -144,6 +147,27 @@ def _rechecked(can_fuse: Any, module: Any) -> Any:
         return True
 
     return rechecked
+
+
+def _raising(generate: Any) -> Any:
+    """The function, which raises for epilogues that no kernel fuses where the stand-in is served.
+
+    Its caller then tries the next choice.
+    """
+    from nvidia_cutlass_stub import is_served
+
+    @wraps(generate)
+    def raising(scheduling: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_served():
+            _, template, epilogue = nodes[0].get_prologue_template_epilogue(list(nodes))
+            if epilogue:
+                *earlier, last = epilogue
+                if not scheduling._can_fuse_epilogue_impl(template, earlier, last):
+                    cant_split = sys.modules["torch._inductor.codegen.simd"].CantSplit
+                    raise cant_split("the epilogue", "what a kernel fuses")
+        return generate(scheduling, nodes, *args, **kwargs)
+
+    return raising
 
 
 def _check(source: str, writes: Any, graph: Any) -> None:
