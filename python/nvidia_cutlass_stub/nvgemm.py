@@ -4,9 +4,9 @@ The backend imports PyTorch's own wrappers of kernels in the CuTe DSL, to compar
 their classes. The wrappers import the DSL. Where ``cutlass`` is the stand-in, the finder serves
 modules that have the names of the classes, and no operators.
 
-The backend decides by rules of its own which operations a kernel fuses, and asks the operators only
-when the code runs. The functions that decide are wrapped when their module is imported. What they
-refuse is computed by PyTorch's own kernels.
+The backend decides by rules of its own which operations a kernel fuses. Operators receive them only
+when the code runs. The functions that decide are wrapped when their module is imported. PyTorch's
+own kernels compute what the functions refuse.
 """
 
 import sys
@@ -66,7 +66,8 @@ def _none(*_: Any, **__: Any) -> list[Any]:
 
 def _restrict() -> None:
     module: Any = sys.modules[_SCHEDULING]
-    scheduling, variant = module.NVUniversalGemmScheduling, getattr(module, "GemmVariant", None)
+    scheduling: Any = module.NVUniversalGemmScheduling
+    variant: Any = getattr(module, "GemmVariant", None)
     if hasattr(scheduling, "knows_the_stand_in"):
         return
     scheduling.knows_the_stand_in = True
@@ -89,7 +90,7 @@ def _restrict() -> None:
 
 
 def _refused(function: Any, answer: Any) -> Any:
-    """The function, which gives this answer where the stand-in is served."""
+    """The function, which returns ``answer`` where the stand-in is served."""
     from nvidia_cutlass_stub import is_served
 
     @wraps(function)

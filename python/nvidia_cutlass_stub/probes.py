@@ -1,8 +1,8 @@
 """The functions of PyTorch that take any ``cutlass`` for the CuTe DSL.
 
 From PyTorch 2.14 on, Inductor calls ``find_spec("cutlass")`` to look for the DSL, which the
-stand-in lacks. The functions are replaced when their modules are imported. The NVGEMM backend asks
-for the DSL before it asks for ``cutlass.operators``, and needs only the latter.
+stand-in lacks. The functions are replaced when their modules are imported. The NVGEMM backend
+looks for the DSL and for ``cutlass.operators``, and needs only the latter.
 """
 
 import sys
