@@ -12,6 +12,7 @@ from cutlass_api.operators.arguments.operand import (
     operand_of,
     operand_of_core,
 )
+from cutlass_api.operators.utils.tensor import fake_like, is_torch_fake_tensor
 
 
 class OperandField:
@@ -97,6 +98,30 @@ class CoreArguments(RuntimeArguments):
     def detached(self) -> "DetachedArguments":
         """The same arguments without their tensors."""
         return DetachedArguments(self)
+
+    def searched(self) -> _core.RuntimeArguments:
+        """Arguments for a search of kernels. Those of FakeTensors are FakeTensors of the CPU.
+
+        A search for operands on a GPU reads the GPU's properties, and makes a CUDA context.
+        """
+        if not is_torch_fake_tensor(core_of(self.out)):
+            return self.current()
+
+        def moved(value: Any) -> Any:
+            tensor = core_of(value)
+            return fake_like(tensor, "cpu") if is_torch_fake_tensor(tensor) else tensor
+
+        own, epilogue = self.__dict__, self.__dict__["epilogue"]
+        if epilogue is not None:
+            tensors = {name: moved(value) for name, value in epilogue.tensors.items()}
+            epilogue = GeneratedEpilogue(epilogue.epilogue_fn, tensors).current()
+        found: _core.RuntimeArguments = self._class(
+            **{name: moved(own[name]) for name in self._operands},
+            accumulator_type=self._class.accumulator_type.__get__(self),
+            epilogue=epilogue,
+            performance=self.performance,
+        )
+        return found
 
 
 class DetachedArguments(RuntimeArguments):

@@ -122,13 +122,13 @@ class KernelOperator(Operator):
             raise NotImplementedError("no kernel of this package reduces groups of its output")
         cc = _fake_cc(args) if target_sm is None else served_cc(target_sm)
         current = args.current()
-        compiled = self._kernel_for(current, cc).compile(current, cc)
+        compiled = self._kernel_for(args, cc).compile(current, cc)
         architecture = getattr(compiled.compiled_obj, "architecture", None)
         target = TargetSm(architecture.removeprefix("sm_")) if architecture else target_sm
         return CompiledArtifact(compiled, self, target)
 
-    def _kernel_for(self, current: Any, cc: int | None) -> Kernel:
-        """The kernel to compile for arguments of the core."""
+    def _kernel_for(self, args: Any, cc: int | None) -> Kernel:
+        """The kernel to compile for arguments."""
         return self._kernel
 
     def run(  # type: ignore[misc]
@@ -202,8 +202,8 @@ class EFCOperator(KernelOperator):
         tile = "x".join(map(str, _tile_of(of_core)))
         return of_core.kernel_name.replace(f"_{tile}", f"_tile{tile}", 1)
 
-    def _kernel_for(self, current: Any, cc: int | None) -> Kernel:
-        if current.epilogue is None:
+    def _kernel_for(self, args: Any, cc: int | None) -> Kernel:
+        if args.epilogue is None:
             return self._kernel
         mine = self._kernel.metadata
 
@@ -214,9 +214,9 @@ class EFCOperator(KernelOperator):
             return 1 if _tile_of(other) == _tile_of(mine) else 2
 
         # The first of equals is the fastest.
-        found = min(_core.get_kernels(current, None, cc), key=distance, default=None)
+        found = min(_core.get_kernels(args.searched(), None, cc), key=distance, default=None)
         if found is None:
-            raise NotImplementedError(f"no kernel fuses the epilogue of {current}")
+            raise NotImplementedError(f"no kernel fuses the epilogue of {args}")
         return found
 
     def run(  # type: ignore[misc]

@@ -159,13 +159,17 @@ class TensorWrapper:
 
 def without_memory(tensor: Any) -> Any:
     """A FakeTensor on a GPU for a torch tensor on the meta device; else the tensor itself."""
-    if not is_torch_tensor(tensor) or tensor.device.type != "meta":
-        return tensor
+    is_meta = is_torch_tensor(tensor) and tensor.device.type == "meta"
+    return fake_like(tensor, "cuda") if is_meta else tensor
+
+
+def fake_like(tensor: Any, device: str) -> Any:
+    """A FakeTensor on a device, with the shape, strides and dtype of a torch tensor."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def is_jax_array(tensor: Any) -> bool:
