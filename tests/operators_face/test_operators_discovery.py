@@ -92,6 +92,31 @@ def test_targets_of_operators():
         operator.metadata.supports(None)
 
 
+def doubled(accum):
+    D = accum * 2
+    return D
+
+
+@pytest.mark.parametrize("epilogue", [None, doubled], ids=["plain", "fused"])
+@pytest.mark.parametrize("target", ["80", "90", "90a", "103a", "120f"])
+def test_found_operators_support_what_was_asked(target, epilogue):
+    """Also for operands on the CPU, which operators of a target do not run on."""
+    _, (a, b, out) = real_arguments(128, 128, 64, torch.float16)
+    if epilogue is not None:
+        epilogue = ops.EpilogueArguments(epilogue, D=out)
+    args = ops.GemmArguments(a, b, out, "float32", epilogue)
+    found = ops.get_operators(args, target_sm=target)
+    assert found
+    for operator in (found[0], found[-1]):
+        assert operator.supports(args, target)
+        assert "on cpu" in str(operator.supports(args).error)
+        assert ops.TargetSm(target).supports_operators_from(operator.metadata.supported_targets)
+    manifest = ops.Manifest()
+    manifest.add_operators(found)
+    assert manifest.filter_operators(args, target_sm=target) == found
+    assert not found[0].supports(real_arguments(128, 128, 64, torch.float64)[0], target)
+
+
 def test_filters():
     args = fake_arguments()
 

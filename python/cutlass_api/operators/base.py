@@ -52,7 +52,7 @@ class Operator(ABC):
     def supports(self, args: "RuntimeArguments", target_sm: TargetSm | str | None = None) -> Status:
         """A Status: truthy if the operator serves the arguments on the target, else the reason.
 
-        ``target_sm``: None checks no target.
+        ``target_sm``: a target in place of the operands' device; None checks no target.
         """
         target = TargetSm.ensure(target_sm)
         status = self.metadata.supports(args, target_sm=target)

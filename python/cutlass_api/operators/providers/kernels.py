@@ -107,8 +107,15 @@ class KernelOperator(Operator):
         return of_core.kernel_name
 
     def _supports(self, args: RuntimeArguments, target_sm: TargetSm | None = None) -> Status:
-        """Whether the core's kernel serves the arguments."""
-        return self._kernel.supports(args.current())
+        """Whether the core's kernel serves the arguments; with a target, on any device."""
+        current = args.current()
+        status = self._kernel.supports(current)
+        if status or target_sm is None:
+            return status
+        # The core checks the operands' device, in whose place the target stands.
+        if self._kernel in _core.get_kernels(current, None, served_cc(target_sm)):
+            return Status.success()
+        return status
 
     def _compile(
         self, args: RuntimeArguments, target_sm: TargetSm | None = None
