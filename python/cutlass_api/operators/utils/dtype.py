@@ -24,7 +24,8 @@ def _name(dtype: Any) -> str:
         raise KeyError(f"dtype is {dtype!r}, which is no element type: {error}") from None
 
 
-def _class(name: str) -> type | None:
+def class_named(name: str) -> type | None:
+    """The class of ``cutlass`` for an element type; None if it has none."""
     import cutlass  # NVIDIA's package, or the stand-in
 
     known = {own: theirs for theirs, own in _NAMES.items()}
@@ -35,7 +36,7 @@ def get_torch_to_cutlass_dtype_map() -> dict[Any, type]:
     """The classes of ``cutlass`` by torch dtype."""
     import torch
 
-    found = {getattr(torch, name, None): _class(name) for name in _NAMES.values()}
+    found = {getattr(torch, name, None): class_named(name) for name in _NAMES.values()}
     return {dtype: known for dtype, known in found.items() if dtype and known}
 
 
@@ -54,7 +55,7 @@ def get_jax_to_cutlass_dtype_map() -> dict[Any, type]:
     import jax.numpy as jnp
 
     names = [name for name in _NAMES.values() if hasattr(jnp, name) and name != "bool"]
-    found = {jnp.dtype(getattr(jnp, name)): _class(name) for name in names}
+    found = {jnp.dtype(getattr(jnp, name)): class_named(name) for name in names}
     return {dtype: known for dtype, known in found.items() if known}
 
 

@@ -2,13 +2,14 @@
 
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from cutlass_api import _core
 from cutlass_api import utils as core_utils
-from cutlass_api._core import DType
 from cutlass_api._faces import core_of
 from cutlass_api.operators._unserved import refuse
+from cutlass_api.operators.utils.dtype import class_named
 from cutlass_api.utils import (
     get_stride_rank,
     is_numpy_tensor,
@@ -17,6 +18,9 @@ from cutlass_api.utils import (
     leading_dim,
     strides_to_layout_string,
 )
+
+#: The name of torch's dtype whose elements are bytes of two numbers.
+_PAIRS_OF_FOUR_BITS = "float4_e2m1fn_x2"
 
 
 class TensorWrapper:
@@ -56,8 +60,14 @@ class TensorWrapper:
         self._tensor = None if self._fake is not None else tensor
         self._alignment_bytes = native.alignment_bytes
         self._shape, self._stride = native.shape, native.stride
-        self._dtype = native.element_type
+        self._dtype: Any = native.element_type
         self._owner: Any = None
+        if is_torch_tensor(tensor):
+            self._stride = tuple(tensor.stride())
+        if native.element_type.name == _PAIRS_OF_FOUR_BITS:
+            self._shape, self._stride = _unpacked(self._shape, self._stride)
+            with suppress(ModuleNotFoundError):  # of cutlass
+                self._dtype = class_named(_PAIRS_OF_FOUR_BITS)
 
     def detached(self, owner: Any) -> "TensorWrapper":
         """A wrapper with the same description, without the tensor. ``owner``: as `of_core`."""
@@ -96,23 +106,23 @@ class TensorWrapper:
         return self._tensor if self._tensor is not None else self.compile_time_tensor
 
     @property
-    def dtype(self) -> DType:
-        """The element type."""
+    def dtype(self) -> Any:
+        """The element type, a ``DType``; ``cutlass.Float4E2M1FN`` for two elements in a byte."""
         return self._dtype
 
     @property
-    def element_type(self) -> DType:
-        """The element type."""
+    def element_type(self) -> Any:
+        """As ``dtype``."""
         return self._dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents."""
+        """The extents in elements, also where a byte holds two."""
         return self._shape
 
     @property
     def stride(self) -> tuple[int, ...]:
-        """The strides in elements; 0 for dimensions of extent 1."""
+        """The strides in elements: those of torch, else 0 for dimensions of extent 1."""
         return self._stride
 
     @property
@@ -170,6 +180,17 @@ def fake_like(tensor: Any, device: str) -> Any:
 
     with FakeTensorMode():
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+
+def _unpacked(
+    shape: Sequence[int], stride: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides in elements, from those in bytes that hold two elements each."""
+    packed = major_mode(shape, stride)
+    return (
+        tuple(extent * 2 if at == packed else extent for at, extent in enumerate(shape)),
+        tuple(step if at == packed else step * 2 for at, step in enumerate(stride)),
+    )
 
 
 def is_jax_array(tensor: Any) -> bool:
