@@ -130,6 +130,52 @@ def test_epilogues():
         epilogue.tensors["bias"] = bias
 
 
+TWO_OUTPUTS = "def f(accum, C, alpha):\n    D = alpha * accum + C\n    F = relu(D)\n    return D, F"
+
+
+def two_outputs(accum, C, alpha):
+    D = alpha * accum + C
+    F = relu(D)  # noqa: F821
+    return D, F
+
+
+@pytest.mark.parametrize("function", [TWO_OUTPUTS, two_outputs], ids=["text", "function"])
+def test_epilogues_take_the_names_of_their_function(function):
+    _, (a, b, out) = real_arguments()
+    c, second = torch.randn_like(out), torch.empty_like(out)
+    named = {"C": c, "alpha": 0.5, "D": out, "F": second}
+    for missing in named:
+        rest = {name: value for name, value in named.items() if name != missing}
+        with pytest.raises(ValueError, match=f"{missing} is not provided"):
+            ops.EpilogueArguments(function, **rest)
+    with pytest.raises(ValueError, match="gamma is neither"):
+        ops.EpilogueArguments(function, **named, gamma=3.0)
+    epilogue = ops.EpilogueArguments(epilogue_fn=function, **named)
+    assert epilogue.transports == {} and epilogue.tensors["C"] is c
+    run(ops.GemmArguments(a, b, out, "float32", epilogue))
+    torch.testing.assert_close(out, a @ b / 2 + c)
+    assert torch.equal(second, out.relu())
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "own"), [(ops.Load, "load"), (ops.Store, "store")], ids=["load", "store"]
+)
+def test_transports_of_each_direction(wrapper, own):
+    tensor = torch.zeros(4)
+    for via in (f"sync_gmem_{own}", "tma"):
+        made = wrapper(tensor, via=via)
+        assert made.via is wrapper(tensor, via=made.via).via is ops.Transport(via)
+    assert wrapper(tensor).via is ops.Transport.TMA
+    assert wrapper(tensor, f"sync_gmem_{own}", num_bits_per_copy=64).num_bits_per_copy == 64
+    other = {"load": "sync_gmem_store", "store": "async_gmem_load"}[own]
+    for via in (other, "by_hand"):
+        with pytest.raises(ValueError, match=via):
+            wrapper(tensor, via=via)
+    for bits in (64.0, "64"):
+        with pytest.raises(TypeError, match="num_bits_per_copy"):
+            wrapper(tensor, f"sync_gmem_{own}", num_bits_per_copy=bits)
+
+
 def test_transports_are_checked():
     tensor = torch.zeros(16)
     with pytest.raises(ValueError, match="via of Load is sync_gmem_store"):
@@ -164,6 +210,29 @@ def test_scaled_operands():
     tiled = ops.ScaleSwizzleMode.Swizzle32x4x4
     assert ops.ScaledOperand.numel_scale((100, 96), mode, tiled) == 128 * 4
     assert ops.ScaleMode.numel((1, 2, 8)) == 16 and ops.ScaleMode.compare((1, 32), mode)
+
+
+#: The shape of values, and the scales of blocks of 16 and of 32, in rows and in tiles of 128 x 4.
+SCALES = [
+    ((256, 1024), (16384, 8192), (16384, 8192)),
+    ((2, 64, 48), (384, 256), (1024, 1024)),
+    ((1, 16, 33), (48, 32), (512, 512)),
+    ((1, 200, 1024), (12800, 6400), (16384, 8192)),
+    ((2, 200, 160), (4000, 2000), (6144, 4096)),
+    ((1, 128, 128), (1024, 512), (1024, 512)),
+]
+
+
+@pytest.mark.parametrize(("shape", "in_rows", "in_tiles"), SCALES)
+def test_numbers_of_scales(shape, in_rows, in_tiles):
+    modes = ops.ScaleMode.Blockwise1x16, ops.ScaleMode.Blockwise1x32
+    swizzles = ops.ScaleSwizzleMode.SwizzleNone, ops.ScaleSwizzleMode.Swizzle32x4x4
+    for swizzle, counts in zip(swizzles, (in_rows, in_tiles), strict=True):
+        for mode, size, count in zip(modes, (16, 32), counts, strict=True):
+            for each in (mode, (1, 1, size), (1, size)):
+                assert ops.ScaledOperand.numel_scale(shape, each, swizzle) == count
+        with pytest.raises(ValueError, match=r"pass \(rows, K\) or \(batch, rows, K\)"):
+            ops.ScaledOperand.numel_scale((1, *shape[-2:], 1), mode, swizzle)
 
 
 def grouped(along, **options):

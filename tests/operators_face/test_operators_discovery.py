@@ -236,11 +236,53 @@ def test_operators_of_ones_own(mine):
         ops.get_operators(gemm)[0].run(args)
 
 
+def test_providers_have_classes_of_their_own():
+    @dataclasses.dataclass
+    class OtherArguments(ops.RuntimeArguments):
+        A: ops.TensorLike
+
+    class Wider(AddArguments):
+        pass
+
+    class First(ops.Provider):
+        pass
+
+    class Second(ops.Provider):
+        pass
+
+    @First.register
+    class Later(Add):
+        supported_args_type = OtherArguments
+        designed_for_min_cc = 90
+
+    def found(provider, *args, **options):
+        return [type(each).__name__ for each in provider.generate_operators(*args, **options)]
+
+    First.register(Add), Second.register(Add)
+    try:
+        assert found(First) == ["Later"] * 2 + ["Add"] * 2 and found(Second) == ["Add"] * 2
+        ones = [torch.ones(4)] * 3
+        assert found(First, args=OtherArguments(ones[0])) == ["Later"]
+        assert found(First, None, args=AddArguments(*ones)) == found(Second, args=Wider(*ones))
+        assert found(First, target_sm="80") == ["Add"] * 2
+        assert found(First, lambda described: "64" in described.operator_name) == ["Later", "Add"]
+        args, _ = real_arguments()
+        assert found(First, args=args) == []
+        assert ops.get_operators(args, providers=[First, Second]) == []
+    finally:
+        Add._provider = None
+
+
 def test_classes_are_checked():
     with pytest.raises(TypeError, match="class Half has no designed_for_min_cc"):
 
         class Half(Add):
             supported_args_type = AddArguments
+
+    with pytest.raises(TypeError, match="class Other has no supported_args_type"):
+
+        class Other(Add):
+            designed_for_min_cc = 80
 
     with pytest.raises(TypeError, match="no operator class"):
         ops.CuTeDSLProvider.register(int)
