@@ -6,7 +6,7 @@ import pytest
 import torch
 from cutlass_api import operators as ops
 from cutlass_api.operators import metadata
-from cutlass_api.operators.utils.dtype import torch_storage_packing_factor
+from cutlass_api.operators.utils import dtype as dtypes
 from cutlass_api.operators.utils.tensor import TensorWrapper
 
 #: Shapes of bytes in memory order, and the permutation of their dimensions.
@@ -40,7 +40,35 @@ def test_four_bits_have_the_class_of_cutlass():
     cutlass = pytest.importorskip("cutlass")
     pairs = torch.zeros(8, 8, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     dtype = TensorWrapper(pairs).dtype
-    assert dtype == cutlass.Float4E2M1FN and torch_storage_packing_factor(dtype) == 2
+    assert dtype == cutlass.Float4E2M1FN and dtypes.torch_storage_packing_factor(dtype) == 2
+
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float64, torch.float8_e5m2, torch.int8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_element_types_of_frameworks(dtype):
+    pytest.importorskip("cutlass")
+    jnp = pytest.importorskip("jax").numpy
+    name = str(dtype).removeprefix("torch.")
+    known = dtypes.cutlass_type_from_torch_type(dtype)
+    of_jax = jnp.dtype(name)
+    assert dtypes.cutlass_type_from_jax_type(of_jax) is known
+    forms = [known, dtype, of_jax, TensorWrapper(torch.zeros(8, 8).to(dtype)).dtype]
+    # `bool` is no element type of kernels: it has its class alone.
+    for form in forms if dtype != torch.bool else forms[:1]:
+        assert dtypes.torch_type_from_cutlass_type(form) == dtype
+        assert dtypes.jax_type_from_cutlass_type(form) == of_jax
+        assert dtypes.torch_storage_packing_factor(form) == 1
+
+
+def test_element_types_that_a_framework_lacks():
+    cutlass = pytest.importorskip("cutlass")
+    pytest.importorskip("jax")
+    with pytest.raises(KeyError, match="JAX has no dtype"):
+        dtypes.jax_type_from_cutlass_type(cutlass.Float4E2M1FN)
+    with pytest.raises(KeyError, match="complex64"):
+        dtypes.torch_type_from_cutlass_type(torch.complex64)
 
 
 @dataclass

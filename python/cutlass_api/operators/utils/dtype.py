@@ -5,7 +5,8 @@ from typing import Any
 from cutlass_api._core import ELEMENT_TYPES, DType
 from cutlass_api.utils import cutlass_type_from_torch_type, to_cutlass_type
 
-_NAMES = {element.cutlass_name: element.name for element in ELEMENT_TYPES} | {
+#: Names by class. Some element types have no class.
+_NAMES = {each.cutlass_name: each.name for each in ELEMENT_TYPES if each.cutlass_name} | {
     "Boolean": "bool",
     "Float8E8M0FNU": "float8_e8m0fnu",
     "Float4E2M1FN": "float4_e2m1fn_x2",
@@ -54,7 +55,7 @@ def get_jax_to_cutlass_dtype_map() -> dict[Any, type]:
     """The classes of ``cutlass`` by JAX dtype."""
     import jax.numpy as jnp
 
-    names = [name for name in _NAMES.values() if hasattr(jnp, name) and name != "bool"]
+    names = [name for name in _NAMES.values() if hasattr(jnp, name)]
     found = {jnp.dtype(getattr(jnp, name)): class_named(name) for name in names}
     return {dtype: known for dtype, known in found.items() if known}
 
