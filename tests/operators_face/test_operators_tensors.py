@@ -71,6 +71,19 @@ def test_element_types_that_a_framework_lacks():
         dtypes.torch_type_from_cutlass_type(torch.complex64)
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_copies_are_those_of_the_framework(framework):
+    tensor = torch.arange(6.0).view(2, 3)
+    if framework == "jax":
+        tensor = pytest.importorskip("jax").numpy.asarray(tensor.numpy())
+    wrapper = TensorWrapper(tensor)
+    on_cpu, half = wrapper.cpu(), wrapper.to("float16" if framework == "jax" else torch.float16)
+    for copied in (on_cpu, half):
+        assert type(copied) is type(tensor)
+        assert copied.tolist() == tensor.tolist()
+    assert TensorWrapper(half).dtype == "float16"
+
+
 @dataclass
 class PairArguments(ops.RuntimeArguments):
     """Arguments with a constructor of their own, which makes operands."""

@@ -146,8 +146,17 @@ class TensorWrapper:
         return count
 
     def to(self, dtype: Any = None, device: Any = None) -> Any:
-        """The framework's copy in another dtype or on another device."""
-        return self.runtime_tensor.to(dtype=dtype, device=device)
+        """The framework's copy in another dtype or on another device, ``"cuda"`` or ``"cpu"``."""
+        tensor = self.runtime_tensor
+        if not is_jax_array(tensor):
+            return tensor.to(dtype=dtype, device=device)
+        import jax
+
+        if dtype is not None:
+            tensor = tensor.astype(dtype)
+        if device is None:
+            return tensor
+        return jax.device_put(tensor, jax.devices("gpu" if device == "cuda" else device)[0])
 
     def cuda(self) -> Any:
         """A copy on the GPU."""
