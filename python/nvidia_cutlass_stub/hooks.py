@@ -30,9 +30,10 @@ class Finder:
     ) -> ModuleSpec | None:
         if fullname in self.awaited:
             spec = self._from_others(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                self._wrap(spec.loader)
-            return spec
+            if spec is not None:
+                if spec.loader is not None:
+                    self._wrap(spec.loader)
+                return spec
         if fullname in self.stand_ins:
             return self.stand_ins[fullname](fullname)
         if not self.serves_cutlass or fullname.partition(".")[0] != "cutlass":
@@ -61,7 +62,7 @@ class Finder:
         def exec_module(module: ModuleType) -> None:
             execute(module)
             for function in self.awaited.pop(module.__name__, ()):
-                _call(function)
+                _call(function, module.__name__)
 
         loader.exec_module = exec_module  # type: ignore[attr-defined]
 
@@ -84,18 +85,19 @@ def after_import(module: str, function: Callable[[], None]) -> None:
     loaded = sys.modules.get(module)
     spec = getattr(loaded, "__spec__", None)
     if loaded is not None and not getattr(spec, "_initializing", False):
-        _call(function)
+        _call(function, module)
         return
     installed_finder().awaited.setdefault(module, []).append(function)
 
 
-def _call(function: Callable[[], None]) -> None:
+def _call(function: Callable[[], None], module: str) -> None:
     try:
         function()
     except Exception as error:
+        package = module.partition(".")[0]
         warnings.warn(
-            f"cutlass_api serves torch in part: {function.__module__}.{function.__name__} raised "
-            f"{type(error).__name__}: {error}",
+            f"cutlass_api serves {package} in part: {function.__module__}.{function.__name__} "
+            f"raised {type(error).__name__}: {error}",
             stacklevel=2,
         )
 
