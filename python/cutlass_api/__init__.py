@@ -97,6 +97,10 @@ def _import_ops() -> None:
     import_module("cutlass_api.ops")
 
 
+def _register_operators() -> None:
+    import_module("cutlass_api.operators.export").register_unless_switched_off()
+
+
 def __getattr__(name: str) -> Any:
     """What is imported at first use: ``nn``, ``ops``, ``quantize`` and ``weights``, which import
     torch, ``transformers``, ``profiling``, ``tuning``, and the functions of these modules."""
@@ -111,6 +115,7 @@ def __getattr__(name: str) -> Any:
 
 
 after_import("torch", _import_ops)
+after_import("cutlass.operators", _register_operators)
 
 __all__ = [
     "CudaFunction",

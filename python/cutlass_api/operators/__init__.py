@@ -42,6 +42,7 @@ from cutlass_api.operators.arguments import (
 from cutlass_api.operators.artifact import CompiledArtifact
 from cutlass_api.operators.base import Operator
 from cutlass_api.operators.config import GlobalOptions
+from cutlass_api.operators.export import register as register
 from cutlass_api.operators.heuristics import (
     Heuristic,
     available_heuristics,

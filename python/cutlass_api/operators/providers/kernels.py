@@ -46,7 +46,7 @@ class CuTeDSLProvider(Provider):
 
         Raises NotImplementedError for a target that no kernel runs on.
         """
-        found = _kernel_operators(metadata_filter, TargetSm.ensure(target_sm), args)
+        found = find_operators(metadata_filter, TargetSm.ensure(target_sm), args)
         if cls._classes:
             found += super().generate_operators(metadata_filter, epilogue_args, target_sm, args)
         return found
@@ -63,7 +63,7 @@ class KernelOperator(Operator):
 
     def __init__(self, metadata: OperatorMetadata) -> None:
         super().__init__(metadata)
-        self._kernel = _kernel_named(metadata.operator_name)
+        self._kernel = kernel_named(metadata.operator_name)
 
     @classmethod
     def of_kernel(cls, kernel: Kernel) -> "KernelOperator":
@@ -176,7 +176,7 @@ class KernelOperator(Operator):
         args: RuntimeArguments | None = None,
     ) -> list[Operator]:
         """The operators of this class."""
-        found = _kernel_operators(metadata_filter, target_sm, args)
+        found = find_operators(metadata_filter, target_sm, args)
         return [operator for operator in found if isinstance(operator, cls)]
 
     def _get_workspace_size(self, args: RuntimeArguments) -> AllocationRequirement:
@@ -321,6 +321,8 @@ _EFC_CLASSES: dict[type, type[EFCOperator]] = {
     _core.Sm80GemmKernel: Sm80GemmEFCOperator,
     _core.SimtGemmKernel: SimtGemmEFCOperator,
 }
+#: The operator classes of built-in kernels, without those derived from them.
+OPERATOR_CLASSES = tuple(_CLASSES.values())
 KernelOperator._provider = CuTeDSLProvider
 
 
@@ -366,7 +368,8 @@ def _fake_cc(args: Any) -> int | None:
     return device_cc(tensor.device.index or 0)
 
 
-def _kernel_named(name: str) -> Kernel:
+def kernel_named(name: str) -> Kernel:
+    """The kernel of a name. Raises KeyError if there is none."""
     kernel = _FURTHER.get(name) or _plain_kernels().get(name.replace("_tile", "_", 1))
     if kernel is None:
         raise KeyError(f"operator_name is {name!r}, which is no kernel of this package")
@@ -377,11 +380,12 @@ def _is_elementwise(operator: Operator) -> bool:
     return isinstance(getattr(operator, "kernel", None), _core.ElementwiseKernel)
 
 
-def _kernel_operators(
+def find_operators(
     metadata_filter: Callable[[OperatorMetadata], bool] | None,
     target: TargetSm | None,
     args: RuntimeArguments | None,
 ) -> list[Operator]:
+    """The operators of the kernels, as :meth:`CuTeDSLProvider.generate_operators`."""
     if args is not None and not isinstance(args, CoreArguments):
         return []
     current = None if args is None else args.current()
@@ -397,6 +401,7 @@ def _kernel_operators(
 
 
 __all__ = [
+    "OPERATOR_CLASSES",
     "CuTeDSLProvider",
     "EFCOperator",
     "KernelOperator",
@@ -408,4 +413,6 @@ __all__ = [
     "Sm80GemmOperator",
     "Sm90GemmEFCOperator",
     "Sm90GemmOperator",
+    "find_operators",
+    "kernel_named",
 ]

@@ -33,6 +33,18 @@ def class_named(name: str) -> type | None:
     return getattr(cutlass, known[name], None)
 
 
+def cutlass_class(dtype: Any) -> type:
+    """The class of ``cutlass`` for an element type of at least one byte.
+
+    Raises KeyError if there is none.
+    """
+    element = DType(dtype)
+    found = _class(element.name) if element.width >= 8 else None
+    if found is None:
+        raise KeyError(f"cutlass has no class for {element}")
+    return found
+
+
 def get_torch_to_cutlass_dtype_map() -> dict[Any, type]:
     """The classes of ``cutlass`` by torch dtype."""
     import torch
