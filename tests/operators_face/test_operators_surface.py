@@ -17,6 +17,7 @@ from support import operator_names
 from support.helpers import run_python
 
 #: Python of an environment with NVIDIA's package: the stored names are compared with its names.
+#: `make test-nvidia-operators` sets it.
 ORIGINAL = os.environ.get("TEST_ORIGINAL")
 
 

@@ -1,6 +1,7 @@
 """The public names of nvidia-cutlass-operators 0.3.0 by module.
 
-``python tests/support/operator_names.py cutlass.operators`` lists them where it is installed.
+``python tests/support/operator_names.py cutlass.operators FILE`` writes this file where it is
+installed.
 """
 
 THEIRS = {
