@@ -61,6 +61,8 @@ def converted(args: Any) -> Conversion:
 
     Raises one of ``REFUSALS`` if the core does not take them.
     """
+    if not isinstance(args, (nvidia.GemmArguments, nvidia.IndexPtrGroupedGemmArguments)):
+        raise TypeError(f"{type(args).__name__} has no counterpart in this package")
     parts = list(_parts(args))
     known: Conversion | None = getattr(args, _ATTRIBUTE, None)
     if known is not None and known.is_of(parts):
@@ -106,9 +108,7 @@ def _arguments(args: Any) -> Any:
     if isinstance(args, nvidia.IndexPtrGroupedGemmArguments):
         offsets = _operand(args.offsets), args.offsets_along
         return IndexPtrGroupedGemmArguments(A, B, out, args.accumulator_type, *offsets, **options)
-    if isinstance(args, nvidia.GemmArguments):
-        return GemmArguments(A, B, out, args.accumulator_type, **options)
-    raise TypeError(f"{type(args).__name__} has no counterpart; pass GemmArguments")
+    return GemmArguments(A, B, out, args.accumulator_type, **options)
 
 
 def _epilogue(args: Any) -> EpilogueArguments | None:
