@@ -19,16 +19,20 @@ PYTEST := python -m pytest -q --dist worksteal
 WITHOUT_GPU := $(if $(wildcard /dev/nvidia* /dev/dxg),, and not gpu)
 # The files with tests of times. To collect all files takes 15 s.
 TIMING = $(shell grep -rl mark.timing tests --include='test_*.py')
+# The environment of `test-nvidia-operators`, and what it has beside the requirements of the tests.
+NVIDIA_VENV := .venv-nvidia-operators
+NVIDIA_PACKAGES := nvidia-cutlass-operators==0.3.0 nvidia-cutlass-dsl==4.8.1 \
+	apache-tvm-ffi==0.1.15.post2 cuda-bindings==13.5.0
 # The environment of `test-torch`.
 TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH: make test-torch TORCH=2.11.0))
 SOURCES := .cargo/config.toml $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
 WHEEL_TARGETS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.[ch]')
 
-.PHONY: help demo test test-rust test-python test-kernels test-gpu test-torch test-operators lint \
-	lint-rust lint-others format docs look wheel wheels clean
+.PHONY: help demo test test-rust test-python test-kernels test-gpu test-torch test-operators \
+	test-nvidia-operators lint lint-rust lint-others format docs look wheel wheels clean
 help: ## list these targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 23
 
 demo: $(VENV)/.built ## build and tour: find, compile, run, check (on the CPU without a GPU)
 	$(BIN)/python scripts/demo.py
@@ -64,6 +68,11 @@ test-torch: ## pytest with another torch: make test-torch TORCH=2.11.0
 	@$(MAKE) --no-print-directory $(TORCH_VENV)/.installed
 	$(TORCH_VENV)/bin/$(PYTEST) -n 2 -m "not timing"
 	$(TORCH_VENV)/bin/$(PYTEST) -m timing $(TIMING)
+
+# The variable names the Python whose NVIDIA package is compared with the stored names.
+test-nvidia-operators: $(NVIDIA_VENV)/.installed ## pytest beside NVIDIA's cutlass.operators 0.3.0
+	TEST_ORIGINAL=$(NVIDIA_VENV)/bin/python $(NVIDIA_VENV)/bin/$(PYTEST) -n 2 -m "not timing" \
+		tests/operators_face
 
 lint: lint-rust lint-others ## rustfmt, clippy, clang-format, ruff, mypy, comments and Markdown
 
@@ -117,7 +126,7 @@ wheels: $(VENV)/.installed-release ## wheels for x86_64 and aarch64 and the sdis
 	scripts/check_install.sh dist/*.tar.gz
 
 clean: ## remove build outputs
-	rm -rf $(VENV) .venv-torch-* target dist site site-pictures python/cutlass_api/_core*.so
+	rm -rf $(VENV) .venv-torch-* $(NVIDIA_VENV) target dist site site-pictures python/cutlass_api/_core*.so
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -148,8 +157,15 @@ $(VENV)/.installed-release: pyproject.toml | $(VENV)/bin/maturin
 	$(REQUIRE) --extra release
 	@touch $@
 
-# The requirements of the tests with another torch. The package is this checkout's, with the
-# extension that `.built` builds.
+# In both environments, the package is this checkout's, with the extension that `.built` builds.
+$(NVIDIA_VENV)/.installed: pyproject.toml Makefile | $(VENV)/.built
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(NVIDIA_VENV)
+	printf '%s\n' $(NVIDIA_PACKAGES) | $(REQUIRE) --extra cuda --extra test --requirements - \
+		--python $(NVIDIA_VENV)/bin/python
+	cd $(NVIDIA_VENV)/lib/python3.*/site-packages && echo '$(CURDIR)/python' > rutlass.pth
+	@touch $@
+
+# The requirements of the tests with another torch.
 .venv-torch-%/.installed: pyproject.toml | $(VENV)/.built
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-torch-$*
 	echo 'torch==$*' | $(REQUIRE) --extra cuda --extra test --overrides - \

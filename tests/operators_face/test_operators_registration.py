@@ -3,8 +3,16 @@
 import os
 import textwrap
 
+import cutlass.operators
 import pytest
+from cutlass_api import operators as ops
 from support.helpers import run_python
+
+if cutlass.operators is not ops:
+    pytest.skip(
+        "NVIDIA's package is installed: test_operators_beside_nvidia.py has the tests with it",
+        allow_module_level=True,
+    )
 
 #: What `cutlass_api.operators.export` imports of NVIDIA's package, and its registry.
 OPERATORS = """
