@@ -4,12 +4,14 @@
 """
 
 import dataclasses
+import textwrap
 import warnings
 import weakref
 
 import cutlass.operators as nvidia
 import cutlass_api
 import pytest
+import stand_in
 import torch
 from cutlass_api import operators as ops
 from support.helpers import fake
@@ -162,11 +164,11 @@ def test_run_on_the_cpu(dtype):
     operator = nvidia.get_operators(args)[0]
     artifact = operator.compile(args)
     assert isinstance(artifact, nvidia.CompiledArtifact) and artifact.operator_obj is operator
-    operator.run(args, artifact)
-    torch.testing.assert_close(out.float(), (a.float() @ b.float()).to(dtype).float())
-    out.zero_()
-    operator.run(args, stream=None, assume_supported_args=True)
-    torch.testing.assert_close(out.float(), (a.float() @ b.float()).to(dtype).float())
+    for options in ({"compiled_artifact": artifact}, {"assume_supported_args": True}):
+        out.zero_()
+        operator.run(args, stream=None, **options)
+        error = torch.finfo(dtype).eps
+        torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=error, atol=error)
     size = operator.get_workspace_size(args)
     assert size == workspace.AllocationRequirement.empty()
     operator.run(args, artifact, workspace=workspace.Workspace(torch.empty(0)))
@@ -380,3 +382,30 @@ def test_nvgemm_tries_ten_of_these():
     candidates = kernel_cache._args_query_candidates(args, 90, efc_only=False)
     assert own(candidates[:10]) == candidates[:10] and len(candidates) > 100
     assert kernel_cache._args_query_candidates(args, 90, efc_only=True) == []
+
+
+def test_launches_on_streams():
+    """On the stand-in driver, which records the stream of each launch."""
+    script = """
+    import cutlass_api, torch
+    import cutlass.operators as nvidia
+    from cuda.bindings.driver import CUstream
+    from stand_in import device
+
+    M, N, K = 64, 64, 8192
+    shapes = ((M, K), (K, N), (M, N))
+    tensors = [device.torch_tensor(at << 28, shape) for at, shape in enumerate(shapes, 1)]
+    args = nvidia.GemmArguments(*tensors, torch.float32)
+    own = nvidia.get_operators(args, providers=[nvidia.available_providers["rutlass"]])
+    sizes = [operator.get_workspace_size(args).size_bytes for operator in own]
+    for size in (0, max(sizes)):
+        operator = own[sizes.index(size)]
+        workspace = nvidia.workspace.Workspace(device.torch_tensor(0x50000000, (size // 2,)))
+        artifact = operator.compile(args)
+        for stream in (None, 0x5010, CUstream(0x5010), 0):
+            operator.run(args, artifact, stream, workspace if size else None)
+            print(size > 0, artifact.compiled_for, device.library.stand_in_last_stream())
+    """
+    printed = stand_in.run(textwrap.dedent(script)).splitlines()
+    streams = (0, 0x5010, 0x5010, 0)
+    assert printed == [f"{is_split} 90a {at}" for is_split in (False, True) for at in streams]
