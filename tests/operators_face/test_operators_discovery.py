@@ -38,6 +38,7 @@ def test_all_operators_by_name():
     found = ops.get_operators()
     names = {operator.metadata.operator_name: operator for operator in found}
     assert len(names) == len(found) > 10_000
+    assert all(hasattr(each.metadata.operands, "accumulator_type") for each in found)
     for operator in found[:: len(found) // 100]:
         made = operator.metadata.operator_class(operator.metadata)
         assert type(made) is type(operator) and made.kernel is operator.kernel

@@ -6,7 +6,11 @@ from typing import Any, ClassVar
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, Status
-from cutlass_api.metadata import GemmOperandsMetadata, KernelMetadata
+from cutlass_api.metadata import (
+    ElementwiseOperandsMetadata,
+    GemmOperandsMetadata,
+    KernelMetadata,
+)
 from cutlass_api.operators.arch import ArchPortability, TargetSm, served_cc
 from cutlass_api.operators.arguments import RuntimeArguments
 from cutlass_api.operators.arguments.gemm import CoreArguments, GemmArguments
@@ -377,7 +381,10 @@ def kernel_named(name: str) -> Kernel:
 
 
 def _is_elementwise(operator: Operator) -> bool:
-    return isinstance(getattr(operator, "kernel", None), _core.ElementwiseKernel)
+    kernel = getattr(operator, "kernel", None)
+    return isinstance(kernel, (_core.ElementwiseKernel, _core.ReferenceKernel)) and isinstance(
+        kernel.metadata.operands, ElementwiseOperandsMetadata
+    )
 
 
 def find_operators(
