@@ -63,7 +63,7 @@ def converted(args: Any) -> Conversion:
     """
     if not isinstance(args, (nvidia.GemmArguments, nvidia.IndexPtrGroupedGemmArguments)):
         raise TypeError(f"{type(args).__name__} has no counterpart in this package")
-    parts = list(_parts(args))
+    parts = _parts(args)
     known: Conversion | None = getattr(args, _ATTRIBUTE, None)
     if known is not None and known.is_of(parts):
         return known
@@ -82,18 +82,20 @@ def taken(args: Any) -> Any:
     return own
 
 
-def _parts(args: Any) -> Any:
-    yield args.accumulator_type
-    yield args.performance
-    for name in ("A", "B", "out", "offsets"):
-        operand = getattr(args, name, None)
-        for part in ("tensor", "quantized", "scale"):
-            value = vars(operand).get(part) if operand is not None else None
-            value = getattr(value, "tensor", value)
-            yield _content(value)
+def _parts(args: Any) -> list[Any]:
+    """What arguments consist of. A search calls this for each operator."""
+    parts = [args.accumulator_type, args.performance]
+    for operand in (args.A, args.B, args.out, getattr(args, "offsets", None)):
+        if isinstance(operand, nvidia.ScaledOperand):
+            parts += map(_content, (operand.quantized.tensor, operand.scale.tensor))
+        elif isinstance(operand, nvidia.DenseTensor):
+            parts.append(_content(operand.tensor))
+        else:
+            parts.append(operand)
     if args.epilogue is not None:
-        yield args.epilogue.epilogue_fn
-        yield from map(_content, args.epilogue.tensors.values())
+        parts.append(args.epilogue.epilogue_fn)
+        parts += map(_content, args.epilogue.tensors.values())
+    return parts
 
 
 def _content(value: Any) -> Any:

@@ -186,7 +186,8 @@ _OPERATORS: dict[kernels.KernelOperator, KernelOperator | None] = {}
 def _exported(own: Any, epilogue_args: Any) -> KernelOperator | None:
     """NVIDIA's operator for one of this package; None if NVIDIA's classes cannot describe it."""
     if own not in _OPERATORS:
-        known = _CLASSES.get(type(own))
+        # The class of a kernel that PyTorch may fuse later is exported as its base.
+        known = next((_CLASSES[each] for each in type(own).__mro__ if each in _CLASSES), None)
         made = known and known.of(own, epilogue_args)
         if epilogue_args is not None:
             return made
