@@ -375,9 +375,11 @@ def test_arguments_of_others_and_tensors_without_tvm_ffi():
 
 
 def test_nvgemm_tries_ten_of_these():
-    pytest.importorskip("torch._inductor.codegen.nv_universal_gemm.kernel_cache")
+    pytest.importorskip("torch._inductor.kernel.vendored_templates.cutedsl.wrappers")
     from torch._inductor.codegen.nv_universal_gemm import kernel_cache
+    from torch._inductor.kernel.vendored_templates.cutedsl.wrappers import dense_gemm_efc_kernel
 
+    assert dense_gemm_efc_kernel.__file__.startswith(torch.__path__[0])
     args = fake_arguments()
     candidates = kernel_cache._args_query_candidates(args, 90, efc_only=False)
     assert own(candidates[:10]) == candidates[:10] and len(candidates) > 100
