@@ -196,6 +196,8 @@ def test_replaced_and_released_tensors():
     args.A.tensor._runtime_tensor = None
     del other
     assert reference() is None
+    with pytest.raises(ValueError, match="set _runtime_tensor"):
+        operator.run(args, artifact, assume_supported_args=True)
 
 
 def test_a_gpu_kernel_refuses_tensors_of_the_cpu():

@@ -76,7 +76,14 @@ def taken(args: Any) -> Any:
     """The arguments of this package for a launch.
 
     NVIDIA's arguments do not keep them: PyTorch keeps the arguments and clears the tensors in them.
+
+    Raises ValueError if an operand has no tensor.
     """
+    if any(isinstance(part, nvidia.utils.tensor.TensorWrapper) for part in _parts(args)):
+        raise ValueError(
+            "an operand is a FakeTensor, or its tensor was released, and has no memory; set "
+            "_runtime_tensor"
+        )
     own = converted(args).own
     vars(args).pop(_ATTRIBUTE, None)
     return own
