@@ -104,14 +104,16 @@ class CoreArguments(RuntimeArguments):
 
         A search for operands on a GPU reads the GPU's properties, and makes a CUDA context.
         """
-        if not is_torch_fake_tensor(core_of(self.out)):
+        self.make_operands()
+        own = self.__dict__
+        if not is_torch_fake_tensor(core_of(own["out"])):
             return self.current()
 
         def moved(value: Any) -> Any:
             tensor = core_of(value)
             return fake_like(tensor, "cpu") if is_torch_fake_tensor(tensor) else tensor
 
-        own, epilogue = self.__dict__, self.__dict__["epilogue"]
+        epilogue = own["epilogue"]
         if epilogue is not None:
             tensors = {name: moved(value) for name, value in epilogue.tensors.items()}
             epilogue = GeneratedEpilogue(epilogue.epilogue_fn, tensors).current()
