@@ -39,7 +39,7 @@ def cutlass_class(dtype: Any) -> type:
     Raises KeyError if there is none.
     """
     element = DType(dtype)
-    found = _class(element.name) if element.width >= 8 else None
+    found = class_named(element.name) if element.width >= 8 else None
     if found is None:
         raise KeyError(f"cutlass has no class for {element}")
     return found
