@@ -10,3 +10,4 @@ cd "$folder"
 python3 -m venv bare
 bare/bin/pip install --quiet "$distribution[cuda]" numpy
 bare/bin/python "$demo"
+bare/bin/python -c 'import cutlass.operators as ops; print(ops.get_operators(target_sm="90a")[0])'
