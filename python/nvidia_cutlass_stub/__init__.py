@@ -8,7 +8,8 @@ finder does: NVIDIA's packages are used where they are installed, and classes of
 PyTorch calls :func:`install` at ``import torch``, through the entry point of the group
 ``torch.backends``. Code from a warm Inductor cache then runs in a process that imports only torch.
 This package therefore imports neither ``cutlass_api`` nor anything that costs time:
-``importlib.abc`` takes 20 ms.
+``importlib.abc`` takes 20 ms. Where ``cutlass`` is imported before either, ``rutlass_cutlass.pth``,
+which Python reads when it starts, calls :func:`find_first`.
 """
 
 import os
@@ -73,6 +74,14 @@ def find(name: str) -> ModuleSpec | None:
     raise ModuleNotFoundError(f"No module named {name!r}; {explanation()}", name="cutlass")
 
 
+def find_first() -> ModuleSpec | None:
+    """The spec of ``cutlass`` where it is imported before torch and ``cutlass_api``.
+
+    None for a probe, and if the finder declined before.
+    """
+    return None if is_probed() or not install() else find("cutlass")
+
+
 class Loader:
     """Fills the stand-in."""
 
@@ -111,10 +120,11 @@ def explanation() -> str:
 
 
 def is_probed() -> bool:
-    """Whether a caller only looks for a module, by ``importlib.util.find_spec``."""
-    # The stack from here: `find`, `Finder.find_spec`, `importlib._bootstrap._find_spec`, its
-    # caller.
-    return sys._getframe(4).f_code is util.find_spec.__code__
+    """Whether a caller only looks for a module, by ``importlib.util.find_spec`` or a finder."""
+    frame: Any = sys._getframe()
+    while frame and frame.f_code.co_name != "_find_spec":  # of importlib._bootstrap, for imports
+        frame = frame.f_back
+    return not frame or frame.f_back.f_code is util.find_spec.__code__
 
 
 def is_served() -> bool:
@@ -148,4 +158,4 @@ def install() -> bool:
     return True
 
 
-__all__ = ["NAMES", "VARIABLE", "install"]
+__all__ = ["NAMES", "VARIABLE", "find_first", "install"]

@@ -1,8 +1,10 @@
 """The stub of NVIDIA's cutlass: who finds it, and what it says."""
 
 import textwrap
+from pathlib import Path
 
 import cutlass
+import nvidia_cutlass_stub
 import pytest
 import torch
 from nvidia_cutlass_stub.releases import NVGEMM
@@ -182,6 +184,55 @@ def test_operators_without_the_dsl_are_not_shadowed(tmp_path, autoload):
         print(cutlass.operators.real, hasattr(cutlass, "Float32"))
     """
     assert run_python(code, tmp_path, **autoload) == "True False\n"
+
+
+#: What Python executes when it starts: each line but comments.
+STARTUP = Path(nvidia_cutlass_stub.__file__).parents[1] / "rutlass.data/platlib/rutlass_cutlass.pth"
+needs_checkout = pytest.mark.skipif(not STARTUP.exists(), reason="the package is installed")
+
+
+def started(code, *arguments, **environment):
+    """The output of code in a process that starts as one with the package installed."""
+    (line,) = [line for line in STARTUP.read_text().splitlines() if not line.startswith("#")]
+    return run_python(f"{line}\n{textwrap.dedent(code)}", *arguments, **environment)
+
+
+@needs_checkout
+@pytest.mark.parametrize("then", ["cutlass_api", "torch"])
+def test_operators_can_be_imported_first(then):
+    code = f"""
+        import cutlass.operators as found
+        from cutlass.operators import GemmArguments
+        print("torch" in sys.modules, found.__name__)
+        import {then}, cutlass_api.operators
+        assert found is cutlass_api.operators
+        try:
+            import cutlass.cute
+        except ModuleNotFoundError as error:
+            print("stand-in" in str(error))
+    """
+    assert started(code) == "False cutlass_api.operators\nTrue\n"
+
+
+@needs_checkout
+def test_a_probe_before_any_import_finds_nothing(tmp_path):
+    code = """
+        from importlib import util
+        before = list(sys.meta_path)
+        print(util.find_spec("cutlass"), sys.meta_path == before)
+        print([each.find_spec("cutlass", None) for each in sys.meta_path[-1:]])
+    """
+    assert started(code) == "None True\n[None]\n"
+    (tmp_path / "cutlass.py").write_text("real = True\n")
+    real = "sys.path.insert(0, sys.argv[1])\nimport cutlass\nprint(cutlass.real)"
+    assert started(real, tmp_path) == "True\n"
+    off = """
+        try:
+            import cutlass.operators
+        except ModuleNotFoundError as error:
+            print(error.name)
+    """
+    assert started(off, CUTLASS_API_STAND_IN="0") == "cutlass\n"
 
 
 @is_served
