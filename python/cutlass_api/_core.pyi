@@ -892,8 +892,8 @@ class Kernel:
 
         cc: the compute capability to compile for, which needs no GPU; None: the compute
         capability of the operands' device. The program is loaded on that device, except for
-        FakeTensors with a cc. Raises RuntimeError with NVRTC's log if compilation fails, or with
-        the package to install if NVRTC is missing.
+        FakeTensors with a cc. Raises RuntimeError with NVRTC's log if compilation fails, or
+        with the package to install if NVRTC is missing.
         """
     @final
     def run(

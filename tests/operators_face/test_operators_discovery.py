@@ -100,7 +100,7 @@ def doubled(accum):
 
 @pytest.mark.parametrize("epilogue", [None, doubled], ids=["plain", "fused"])
 @pytest.mark.parametrize("target", ["80", "90", "90a", "103a", "120f"])
-def test_found_operators_support_what_was_asked(target, epilogue):
+def test_found_operators_support_the_arguments_of_the_search(target, epilogue):
     """Also for operands on the CPU, which operators of a target do not run on."""
     _, (a, b, out) = real_arguments(128, 128, 64, torch.float16)
     if epilogue is not None:

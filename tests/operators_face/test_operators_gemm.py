@@ -105,7 +105,7 @@ def test_an_artifact_serves_operands_of_its_kind(device, exchange_mode):
 
 @pytest.mark.parametrize("form", ["none", "null", "current", "other"])
 def test_streams(device, form):
-    """What the stream is given before, and what follows, is in the order of the stream."""
+    """Work that precedes and follows on the stream is in its order."""
     product = Product(device)
     if device == "cpu" and form in ("current", "other"):
         pytest.skip("the CPU has no streams")
