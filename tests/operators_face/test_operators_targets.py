@@ -72,3 +72,24 @@ def test_operators_of_a_target():
 def test_a_target_without_operators_names_the_nearest(target):
     with pytest.raises(NotImplementedError, match=f"target_sm is {target}.*'80' and '90a'"):
         ops.get_operators(fake_arguments(64, 64, 64), target_sm=target)
+
+
+def test_another_provider_may_serve_a_target_that_this_package_does_not():
+    class Other(ops.Provider):
+        @classmethod
+        def generate_operators(cls, metadata_filter=None, **searched):
+            return [searched["target_sm"]]
+
+    ops.register_provider("other")(Other)
+    try:
+        found = ops.get_operators(fake_arguments(64, 64, 64), target_sm="75")
+    finally:
+        del ops.available_providers["other"]
+    assert found == [ops.TargetSm("75")]
+
+
+@pytest.mark.parametrize("target", ["80", "90a"])
+def test_operators_support_their_targets_without_arguments(target):
+    for operator in ops.get_operators(fake_arguments(512, 256, 768), target_sm=target):
+        assert operator.supports(None, target)
+        assert not operator.supports(None, "75")

@@ -49,7 +49,9 @@ class Operator(ABC):
         return self._metadata
 
     @final
-    def supports(self, args: "RuntimeArguments", target_sm: TargetSm | str | None = None) -> Status:
+    def supports(
+        self, args: "RuntimeArguments | None", target_sm: TargetSm | str | None = None
+    ) -> Status:
         """A Status: truthy if the operator serves the arguments on the target, else the reason.
 
         ``target_sm``: a target in place of the operands' device; None checks no target.
@@ -119,7 +121,9 @@ class Operator(ABC):
         target = TargetSm.ensure(target_sm)
         return list(cls._generate_operators(metadata_filter, epilogue_args, target, args))
 
-    def _supports(self, args: "RuntimeArguments", target_sm: TargetSm | None = None) -> Status:
+    def _supports(
+        self, args: "RuntimeArguments | None", target_sm: TargetSm | None = None
+    ) -> Status:
         """The checks of :meth:`supports` beyond the metadata."""
         return Status.success()
 

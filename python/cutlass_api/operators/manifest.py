@@ -28,13 +28,20 @@ class Manifest:
         target = TargetSm.ensure(target_sm)
         epilogue = getattr(args, "epilogue", None)
         chosen = available_providers.values() if providers is None else providers
-        found = [
-            provider.generate_operators(
-                metadata_filter, epilogue_args=epilogue, target_sm=target, args=args
-            )
-            for provider in chosen
-        ]
-        return found[0] if len(found) == 1 else list(chain.from_iterable(found))
+        found, unserved = [], None
+        for provider in chosen:
+            try:
+                operators = provider.generate_operators(
+                    metadata_filter, epilogue_args=epilogue, target_sm=target, args=args
+                )
+            except NotImplementedError as error:  # another provider may serve the target
+                unserved = error
+            else:
+                found.append(operators)
+        operators = found[0] if len(found) == 1 else list(chain.from_iterable(found))
+        if unserved is not None and not operators:
+            raise unserved
+        return operators
 
     @property
     def operators(self) -> list[Operator]:

@@ -110,8 +110,10 @@ class KernelOperator(Operator):
     def _name_of(cls, of_core: KernelMetadata) -> str:
         return of_core.kernel_name
 
-    def _supports(self, args: RuntimeArguments, target_sm: TargetSm | None = None) -> Status:
+    def _supports(self, args: RuntimeArguments | None, target_sm: TargetSm | None = None) -> Status:
         """Whether the core's kernel serves the arguments; with a target, on any device."""
+        if args is None:
+            return Status.success()
         current = args.current()
         status = self._kernel.supports(current)
         if status or target_sm is None:
