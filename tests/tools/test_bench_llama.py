@@ -138,7 +138,8 @@ def test_operators_time_8_bit_products(monkeypatch, on_the_cpu, capsys) -> None:
         return SimpleNamespace(a=a, b=b, out=out)
 
     package, parent = ModuleType("cutlass.operators"), ModuleType("cutlass")
-    package.GemmArguments, package.get_operators = arguments, lambda args: [Operator()]
+    package.GemmArguments, package.available_providers = arguments, {}
+    package.get_operators = lambda args, providers: [Operator()]
     parent.operators = package
     monkeypatch.setitem(sys.modules, "cutlass", parent)
     monkeypatch.setitem(sys.modules, "cutlass.operators", package)

@@ -22,6 +22,7 @@ import cutlass_api
 from cutlass_api import _core
 from cutlass_api.bench import report
 from cutlass_api.bench.base import Bench, Document, Entry, deviation
+from cutlass_api.bench.timing import find_operators, nvidia_operators
 from cutlass_api.profiling import quartiles
 
 #: Calls of a turn, each with a set of operands of its own. As many come before the timed ones, to
@@ -272,12 +273,11 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
             names,
             "empty kernel",
         )
-    try:
-        import cutlass.operators as operators
-    except ImportError:
+    operators = nvidia_operators()
+    if operators is None:
         return
     theirs = operators.GemmArguments(a, b, out, accumulator_type=torch.float32)
-    operator = operators.get_operators(theirs)[0]
+    operator = find_operators(operators, theirs)[0]
     compiled = operator.compile(theirs)
     names = {
         "operator": operator,

@@ -113,20 +113,37 @@ class Contest:
         return self.methods[name].median if name in self.methods else None
 
 
+def nvidia_operators() -> Any:
+    """NVIDIA's ``cutlass.operators``; None where the name stands for this package."""
+    try:
+        import cutlass.operators  # noqa: F401
+    except ImportError:
+        return None
+    from cutlass_api.operators import export
+
+    return export.imported()
+
+
+def find_operators(package: Any, args: Any) -> list[Any]:
+    """The operators of NVIDIA's ``cutlass.operators`` for arguments, without those of ours."""
+    providers = [each for name, each in package.available_providers.items() if name != "rutlass"]
+    found: list[Any] = package.get_operators(args, providers=providers)
+    return found
+
+
 def time_operators(sets: Sequence[Any], stream: Any, accumulator: Any) -> Timed | None:
     """The first kernel of ``cutlass.operators`` that runs; None if the package is not installed or
     does not serve the product.
 
     ``sets``: sets of A, B and the output. ``accumulator``: a dtype of torch.
     """
-    try:
-        import cutlass.operators as operators
-    except ImportError:
+    operators = nvidia_operators()
+    if operators is None:
         return None
     # A failure of another package must not end the benchmark.
     try:
         theirs = [operators.GemmArguments(*each, accumulator_type=accumulator) for each in sets]
-        found = operators.get_operators(theirs[0])
+        found = find_operators(operators, theirs[0])
     except Exception:
         return None
     for operator in found:
@@ -145,7 +162,9 @@ __all__ = [
     "Timed",
     "between_events",
     "capture",
+    "find_operators",
     "in_turns",
+    "nvidia_operators",
     "quartiles",
     "repeated",
     "run_launches",
