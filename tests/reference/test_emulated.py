@@ -45,7 +45,8 @@ def test_kernels_that_differ_on_ampere():
 def test_float8_products_of_sm80(cc):
     calls = [f"{call}({cc})" for call in ("fragments", "special", "scales", "designs", "grouped")]
     counts = launches(*calls, module="emulation_float8")
-    assert counts[0] == 8 and min(counts[1:3]) > 10 and sum(counts[3:]) >= 20 // SPARSE, counts
+    assert counts[0] == 8 and counts[1] > 10 and counts[2] >= 6, counts
+    assert sum(counts[3:]) >= 20 // SPARSE, counts
 
 
 @pytest.mark.parametrize("cc", some([80, 120]))

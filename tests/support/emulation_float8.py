@@ -173,10 +173,12 @@ def scaled_problems() -> Iterator[tuple[object, torch.Tensor, torch.Tensor, str]
 
 
 def scales(cc: int) -> None:
-    """Block scales, by every kernel or an eighth of them."""
+    """Block scales, by every kernel; or of each scale one kind in turn, by an eighth of them."""
     device.library.stand_in_set_capability(cc)
     failures = []
     for at, (args, out, expected, what) in enumerate(scaled_problems()):
+        if SPARSE > 1 and at % 3 != at // 3 % 3:
+            continue
         kernels = of_sm80(args)
         assert kernels, what
         for kernel in kernels[at % 2 :: 1 if SPARSE == 1 else 8] or kernels[:1]:
