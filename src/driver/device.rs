@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, OnceLock};
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUmemoryPool};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUmemoryPool};
 
 use super::DriverError;
 use super::error::call;
@@ -106,6 +106,34 @@ fn start() -> Result<i32, DriverError> {
     }
 }
 
+/// The driver's handle of the device of this ordinal.
+fn handle_of(ordinal: i32) -> Result<CUdevice, DriverError> {
+    let count = Device::count()?;
+    if ordinal < 0 || ordinal >= count {
+        return Err(DriverError::NoDevice { ordinal, count });
+    }
+    let mut handle = 0;
+    // SAFETY: the pointer is to a local.
+    unsafe { call!(sys::cuDeviceGet(&mut handle, ordinal))? };
+    Ok(handle)
+}
+
+fn attribute_of(handle: CUdevice, which: CUdevice_attribute) -> Result<u32, DriverError> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a local.
+    unsafe { call!(sys::cuDeviceGetAttribute(&mut value, which, handle))? };
+    Ok(value as u32)
+}
+
+/// The compute capability times ten.
+fn capability_of(handle: CUdevice) -> Result<u32, DriverError> {
+    let major =
+        attribute_of(handle, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor =
+        attribute_of(handle, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(10 * major + minor)
+}
+
 impl Device {
     /// The device of this ordinal. The first call for an ordinal retains its primary context.
     pub fn get(ordinal: i32) -> Result<&'static Device, DriverError> {
@@ -133,25 +161,7 @@ impl Device {
     /// # Errors
     /// If there is no such device.
     pub fn capability(ordinal: i32) -> Result<u32, DriverError> {
-        let count = Device::count()?;
-        if ordinal < 0 || ordinal >= count {
-            return Err(DriverError::NoDevice { ordinal, count });
-        }
-        let mut handle = 0;
-        // SAFETY: the pointers are to locals.
-        unsafe {
-            call!(sys::cuDeviceGet(&mut handle, ordinal))?;
-            let attribute = |which| {
-                let mut value = 0;
-                call!(sys::cuDeviceGetAttribute(&mut value, which, handle))?;
-                Ok::<u32, DriverError>(value as u32)
-            };
-            let major =
-                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-            let minor =
-                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-            Ok(10 * major + minor)
-        }
+        capability_of(handle_of(ordinal)?)
     }
 
     /// The device of this ordinal, if this process can use it: the machine has it, and the process
@@ -178,35 +188,24 @@ impl Device {
 
     fn open(ordinal: i32) -> Result<Device, DriverError> {
         let driver_version = initialize()?;
-        let count = Device::count()?;
-        if ordinal < 0 || ordinal >= count {
-            return Err(DriverError::NoDevice { ordinal, count });
-        }
-        let (mut handle, mut context) = (0, std::ptr::null_mut());
+        let (handle, mut context) = (handle_of(ordinal)?, std::ptr::null_mut());
         // SAFETY: the pointers are to locals that outlive the calls.
         unsafe {
-            call!(sys::cuDeviceGet(&mut handle, ordinal))?;
             let mut name = [0 as c_char; 256];
             call!(sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, handle))?;
             let name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
-            let attribute = |which| {
-                let mut value = 0;
-                call!(sys::cuDeviceGetAttribute(&mut value, which, handle))?;
-                Ok::<u32, DriverError>(value as u32)
-            };
-            let major =
-                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-            let minor =
-                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            let cc = capability_of(handle)?;
+            let attribute = |which| attribute_of(handle, which);
             let multiprocessors =
                 attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
             let attributes = Attributes::read(attribute)?;
+            // Last: what fails behind it would leave the context retained.
             call!(sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
             let pool = Mutex::new(None);
             Ok(Device {
                 ordinal,
                 name,
-                cc: 10 * major + minor,
+                cc,
                 multiprocessors,
                 attributes,
                 driver_version,
