@@ -147,13 +147,18 @@ pub fn describe<'py>(
 /// and does not see the object: it would traverse thousands of kernels and their metadata, and what
 /// imports made, many times while a client lists the kernels.
 pub fn lasting<'py, T>(make: impl FnOnce() -> PyResult<Bound<'py, T>>) -> PyResult<Bound<'py, T>> {
-    // SAFETY: `make` returns an object, so that Python runs, and this thread holds its lock.
-    let was_enabled = unsafe { ffi::PyGC_Disable() } != 0;
-    let made = make();
-    if was_enabled {
-        // SAFETY: as above.
-        unsafe { ffi::PyGC_Enable() };
+    /// Enables the collector when it goes out of scope, also after a panic, which Python catches.
+    struct Pause;
+    impl Drop for Pause {
+        fn drop(&mut self) {
+            // SAFETY: the lifetime 'py shows that this thread is attached to the interpreter.
+            unsafe { ffi::PyGC_Enable() };
+        }
     }
+    // SAFETY: as above.
+    let pause = unsafe { ffi::PyGC_Disable() != 0 }.then_some(Pause);
+    let made = make();
+    drop(pause);
     // SAFETY: a live object of a type with support for garbage collection.
     made.inspect(|object| unsafe { ffi::PyObject_GC_UnTrack(object.as_ptr().cast()) })
 }
