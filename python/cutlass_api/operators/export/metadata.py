@@ -40,30 +40,28 @@ class Described:
         return status(getattr(self.own.metadata, part).supports(conversion.own))
 
 
-@dataclass
-class GemmOperands(metadata.GemmOperandsMetadata, Described):
-    """The operands of a kernel's GEMM."""
-
-    own: KernelOperator = field(repr=False, compare=False, kw_only=True)
+class DescribedOperands(Described):
+    """What the metadata classes of operands share. It precedes NVIDIA's class among the bases."""
 
     def supports(self, other: Any) -> Any:
         """Whether the kernel serves arguments, or all that meet other metadata meet this."""
         if isinstance(other, nvidia.RuntimeArguments):
             return self.judge(other, "operands")
-        return super().supports(other)
+        return super().supports(other)  # type: ignore[misc]
 
 
 @dataclass
-class GroupedGemmOperands(metadata.IndexPtrGroupedGemmOperandsMetadata, Described):
-    """The operands of a kernel's grouped GEMM."""
+class GemmOperands(DescribedOperands, metadata.GemmOperandsMetadata):
+    """The operands of a kernel's GEMM."""
 
     own: KernelOperator = field(repr=False, compare=False, kw_only=True)
 
-    def supports(self, other: Any) -> Any:
-        """As for :class:`GemmOperands`."""
-        if isinstance(other, nvidia.RuntimeArguments):
-            return self.judge(other, "operands")
-        return super().supports(other)
+
+@dataclass
+class GroupedGemmOperands(DescribedOperands, metadata.IndexPtrGroupedGemmOperandsMetadata):
+    """The operands of a kernel's grouped GEMM."""
+
+    own: KernelOperator = field(repr=False, compare=False, kw_only=True)
 
 
 @dataclass(kw_only=True)
