@@ -126,7 +126,8 @@ wheels: $(VENV)/.installed-release ## wheels for x86_64 and aarch64 and the sdis
 	scripts/check_install.sh dist/*.tar.gz
 
 clean: ## remove build outputs
-	rm -rf $(VENV) .venv-torch-* $(NVIDIA_VENV) target dist site site-pictures python/cutlass_api/_core*.so
+	rm -rf $(VENV) .venv-torch-* $(NVIDIA_VENV) target dist site site-pictures
+	rm -f python/cutlass_api/_core*.so
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
