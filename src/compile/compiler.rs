@@ -51,7 +51,7 @@ fn compile_uncached(
     let program = Program {
         base: Kernel { epilogue: None, ..*kernel }.name(),
         epilogue: kernel.epilogue.cloned(),
-        shared_bytes: kernel.shared_bytes(),
+        shared_bytes: kernel.facts.shared_bytes,
         ..Program::uncompiled(name, &entry, text, architecture, nvrtc.version())
     };
     // Companions compile in parallel; most are already cached. No thread pool: a forked child would
@@ -90,7 +90,7 @@ type Companion = (&'static str, &'static str, String);
 fn companions(kernel: &Kernel) -> [Option<Companion>; 3] {
     let reductions = kernel.reductions();
     [
-        kernel.packs().then(|| ("pack", PACK_ENTRY, pack_source(kernel.types))),
+        kernel.facts.packs.then(|| ("pack", PACK_ENTRY, pack_source(kernel.types))),
         (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, reduce_source(&reductions))),
         kernel.prologue().map(|of| ("prologue", PROLOGUE_ENTRY, prologue_source(of))),
     ]

@@ -13,8 +13,8 @@ use crate::operand::DType;
 
 /// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
 /// `transposed`: the kernel computes the transposed product, whose rows are the user's columns.
-/// `crossed`: the program's A is the user's B.
-pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crossed: bool) -> String {
+/// `swapped`: the tensor cores' A is the program's B.
+pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, swapped: bool) -> String {
     let functor = Functor::new(epilogue, accumulator, transposed);
     let (graph, used) = (&epilogue.graph, epilogue.graph.used());
     let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
@@ -184,7 +184,7 @@ struct Epilogue {{
 }};
 ",
         bytes = 8 * words,
-        scaling = scaling(epilogue, crossed, &input_places),
+        scaling = scaling(epilogue, transposed != swapped, &input_places),
         factors = factors(epilogue, accumulator, transposed, &input_places),
         reduces = !reduced.is_empty(),
         dual = epilogue.is_dual(),

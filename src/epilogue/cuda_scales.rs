@@ -6,11 +6,12 @@ use std::fmt::Write;
 use super::{BlockScale, Epilogue, Input, Scaling, Step, compute_type};
 use crate::operand::DType;
 
-/// The members that apply block scales.
-pub(super) fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]) -> String {
+/// The members that apply block scales. `reversed`: the tensor cores' A is the user's B.
+pub(super) fn scaling(epilogue: &Epilogue, reversed: bool, input_places: &[usize]) -> String {
     let scaling = epilogue.graph.scaling;
     let scales = scaling.is_some();
-    let Scaling { a, b, .. } = scaling.unwrap_or_default().framed(crossed);
+    let scaling = scaling.unwrap_or_default();
+    let Scaling { a, b, .. } = if reversed { scaling.transposed() } else { scaling };
     let dims = |of: Option<BlockScale>| of.map_or((0, 0), |of| (of.extent, of.depth));
     let ((a_rows, a_depth), (b_columns, b_depth)) = (dims(a), dims(b));
     let is_whole = |of: Option<BlockScale>| of.is_some_and(|of| of.is_whole());

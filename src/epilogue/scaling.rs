@@ -65,9 +65,9 @@ impl Scaling {
     /// The largest block along any dimension.
     pub const MAX_BLOCK: i64 = 1 << 20;
 
-    /// The scales of the program's A and B. `crossed`: the program's A is the user's B.
-    pub fn framed(&self, crossed: bool) -> Scaling {
-        if crossed { Scaling { a: self.b, b: self.a, ..*self } } else { *self }
+    /// The scales of the transposed product.
+    pub fn transposed(&self) -> Scaling {
+        Scaling { a: self.b, b: self.a, ..*self }
     }
 
     /// The scales of the factors that have some, each with the factor's name.

@@ -36,6 +36,12 @@ impl Demand {
         [Demand::aligned(a, align), Demand::aligned(b, align), Demand::aligned(out, 1)]
     }
 
+    /// The requirements on the transposed operand.
+    pub fn transposed(self) -> Demand {
+        let [rows, columns] = self.whole;
+        Demand { order: self.order.map(Major::transposed), whole: [columns, rows], ..self }
+    }
+
     /// The value of `whole` for an operand whose contiguous extent is a multiple of the alignment.
     pub fn whole_along(order: Major) -> [bool; 2] {
         [order == Major::Column, order == Major::Row]

@@ -39,11 +39,11 @@ macro_rules! families {
 }
 
 impl Design {
-    /// This configuration for a joint GEMM of so many matrices B. Unchanged in families that serve
-    /// none.
-    pub fn joint(self, matrices: u32) -> Design {
+    /// This configuration for a joint GEMM of so many matrices as the program's A (0) or B (1).
+    /// Unchanged in families that serve none.
+    pub fn joint(self, matrices: u32, joined: usize) -> Design {
         match self {
-            Design::Sm90(config) => Design::Sm90(Sm90 { matrices, ..config }),
+            Design::Sm90(config) => Design::Sm90(Sm90 { matrices, joined, ..config }),
             Design::Skinny(config) => Design::Skinny(Skinny { matrices, ..config }),
             other => other,
         }

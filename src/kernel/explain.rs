@@ -74,7 +74,7 @@ pub fn explain<'a>(
     let fusion = fusion.into();
     let mut families: Vec<(FamilyAnswer, Nearest)> = Vec::new();
     for (position, kernel) in all().iter().enumerate() {
-        let name = kernel.family();
+        let name = kernel.facts.family;
         // Kernels of a family follow each other.
         if families.last().is_none_or(|(answer, _)| answer.family != name) {
             let answer = FamilyAnswer { family: name, kernels: 0, serving: 0, refusal: None };
@@ -97,7 +97,7 @@ pub fn explain<'a>(
         ranked(problem, target, fusion).into_iter().filter(|position| policy(*position).is_none());
     for (before, position) in allowed.enumerate() {
         let kernel = &all()[position];
-        let listed = |known: &Candidate| all()[known.position].family() == kernel.family();
+        let listed = |known: &Candidate| all()[known.position].facts.family == kernel.facts.family;
         if before < count || !candidates.iter().any(listed) {
             let estimate = target
                 .map_or(Estimate::UNKNOWN, |target| kernel.estimate_fused(problem, target, fusion));

@@ -3,6 +3,8 @@
 use super::cost::chips::Target;
 use super::cost::query::{CostQuery, Estimate};
 use super::demand::Demand;
+use super::description::Description;
+use super::frame::Frame;
 use super::launch::Launch;
 use super::operation::Operation;
 use super::program::ProgramParts;
@@ -13,21 +15,91 @@ use crate::epilogue::{Joint, Scaling};
 use crate::operand::View;
 use crate::problem::{GemmProblem, GroupedGemmProblem, Problem};
 
-/// A configuration of a kernel family. `types` are the kernel's element types.
-pub trait Family {
+/// What is true of a configuration for its element types, whatever the problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Facts {
     /// The name of the family that users see.
-    fn family(&self) -> &'static str;
-
+    pub family: &'static str,
     /// The first word of a kernel's name.
-    fn name_prefix(&self) -> &'static str {
-        self.family()
-    }
+    pub prefix: &'static str,
+    pub operation: Operation,
+    /// The least compute capability that runs the kernel, ten times major plus minor; 0 for a
+    /// kernel that runs on the CPU.
+    pub min_cc: u32,
+    /// Whether the kernel's instructions exist on its least compute capability only.
+    pub only_min_cc: bool,
+    /// Threads of a CTA; 0 for a kernel that runs on the CPU.
+    pub threads: u32,
+    /// Dynamic shared memory of a launch, in bytes.
+    pub shared_bytes: u32,
+    /// CTAs that an SM holds at once, an input of the cost model.
+    pub ctas_per_sm: u32,
+    /// Requirements on the memory layout of A, B and out.
+    pub demands: [Demand; 3],
+    /// Whether another kernel has the program for the transposed product.
+    pub has_twin: bool,
+    /// Whether the tensor cores' A is the program's B.
+    pub swapped: bool,
+    /// Whether tensor cores round float32 operands to tf32.
+    pub rounds_float32: bool,
+    /// Whether sums have fewer bits than the accumulator type. Such kernels serve problems that
+    /// permit fast sums only.
+    pub fast_sums: bool,
+    /// What the user's N must be a multiple of; 1 for any N.
+    pub n_step: i64,
+    /// Whether kernels are offered with epilogues, and with those that take a second product (dual
+    /// GEMM).
+    pub fuses: bool,
+    pub fuses_dual: bool,
+    /// Whether kernels are offered for a grouped GEMM with an index of A's rows.
+    pub gathers: bool,
+    /// Whether another launch packs operands first.
+    pub packs: bool,
+    /// Whether a launch may need workspace, apart from an epilogue's reductions.
+    pub takes_workspace: bool,
+    /// Whether the program stores partial results of an epilogue's reductions. Kernels on the CPU
+    /// reduce in one step.
+    pub stores_partials: bool,
+}
 
+impl Facts {
+    /// A kernel that takes any operands and every epilogue but those of two products.
+    pub const fn new(family: &'static str, operation: Operation, threads: u32) -> Facts {
+        Facts {
+            family,
+            prefix: family,
+            operation,
+            min_cc: 80,
+            only_min_cc: false,
+            threads,
+            shared_bytes: 0,
+            ctas_per_sm: 1,
+            demands: [Demand::NONE; 3],
+            has_twin: false,
+            swapped: false,
+            rounds_float32: false,
+            fast_sums: false,
+            n_step: 1,
+            fuses: true,
+            fuses_dual: false,
+            gathers: false,
+            packs: false,
+            takes_workspace: false,
+            stores_partials: true,
+        }
+    }
+}
+
+/// A configuration of a kernel family. All types, problems and scales are in the program's frame;
+/// `types` are the program's element types.
+pub trait Family {
     /// Every configuration for every combination of element types, in the order of kernels listed
     /// without a problem.
     fn space() -> impl Iterator<Item = (Types, Self)>
     where
         Self: Sized;
+
+    fn facts(&self, types: Types) -> Facts;
 
     /// Sort key of leading kernels (`kernel/listing.rs`): all of place 0, then by (types, demands,
     /// place). `None` for the kernels after them.
@@ -35,47 +107,13 @@ pub trait Family {
         None
     }
 
-    /// Appends the configuration as kernel names spell it.
-    fn append_to(&self, types: Types, name: &mut String);
+    /// Appends the configuration as kernel names spell it. `frame`: that of the kernel.
+    fn append_to(&self, types: Types, frame: Frame, name: &mut String);
 
-    fn operation(&self) -> Operation;
+    /// The design that users see; `None` for a kernel without one.
+    fn describe(&self, types: Types) -> Option<Description>;
 
-    /// The least compute capability that runs a kernel of these types, ten times major plus minor;
-    /// 0 for a kernel that runs on the CPU.
-    fn min_cc(&self, types: Types) -> u32;
-
-    /// Whether the kernel's instructions exist on its least compute capability only.
-    fn is_for_one_cc(&self) -> bool {
-        false
-    }
-
-    fn runs_on_gpu(&self) -> bool {
-        true
-    }
-
-    /// Whether the program's output is the transpose of the user's. Most programs write row-major,
-    /// and a column-major output is the row-major output of the transposed product. A skinny
-    /// program has the narrow side on its M.
-    fn is_transposed(&self) -> bool {
-        false
-    }
-
-    /// Whether the program's A is the user's B.
-    fn is_crossed(&self) -> bool {
-        self.is_transposed()
-    }
-
-    /// The problem in the program's frame.
-    fn framed(&self, problem: &GemmProblem) -> GemmProblem {
-        if self.is_transposed() { problem.transposed() } else { *problem }
-    }
-
-    /// Whether kernels are offered with epilogues.
-    fn takes_epilogues(&self, _types: Types) -> bool {
-        true
-    }
-
-    /// Whether kernels are offered with an epilogue of these block scales, in the user's frame.
+    /// Whether kernels are offered with an epilogue of these block scales.
     fn takes_scaling(&self, _types: Types, _scaling: &Scaling) -> bool {
         false
     }
@@ -85,30 +123,10 @@ pub trait Family {
         false
     }
 
-    /// Whether kernels are offered with epilogues that take a second product (dual GEMM).
-    fn serves_dual(&self, _types: Types) -> bool {
-        false
-    }
-
-    /// Checks that kernels are offered for several matrices B (joint GEMM).
-    fn check_joint(&self, _types: Types, _joint: &Joint) -> Result<(), Unsupported> {
+    /// Checks that kernels are offered for several matrices as the program's A (0) or B (1): joint
+    /// GEMM.
+    fn check_joint(&self, _types: Types, _joint: &Joint, _at: usize) -> Result<(), Unsupported> {
         Err(Unsupported::NoPanels)
-    }
-
-    /// Whether kernels are offered for a grouped GEMM with an index of A's rows.
-    fn gathers(&self, _types: Types) -> bool {
-        false
-    }
-
-    /// Whether sums have fewer bits than the accumulator type. Such kernels serve problems that
-    /// permit fast sums only.
-    fn sums_fast(&self) -> bool {
-        false
-    }
-
-    /// Requirements on the memory layout of A, B and out.
-    fn demands(&self, _types: Types) -> [Demand; 3] {
-        [Demand::NONE; 3]
     }
 
     /// Checks that a launch computes a problem of these extents: its counts fit 32 bits.
@@ -127,11 +145,6 @@ pub trait Family {
         Ok(())
     }
 
-    /// Whether another launch packs operands first.
-    fn packs(&self) -> bool {
-        false
-    }
-
     /// Bytes of the packed operands. Equal for kernels of equal demands.
     ///
     /// # Errors
@@ -140,38 +153,13 @@ pub trait Family {
         Ok(0)
     }
 
-    /// Dynamic shared memory of a launch, in bytes.
-    fn shared_bytes(&self, _types: Types) -> u32 {
-        0
-    }
-
-    /// Threads of a CTA; 0 for a kernel that runs on the CPU.
-    fn threads(&self) -> u32;
-
-    /// CTAs that an SM holds at once, an input of the cost model.
-    fn ctas_per_sm(&self, _types: Types) -> u32 {
-        1
-    }
-
-    /// Whether a launch may need workspace, apart from an epilogue's reductions.
-    fn takes_workspace(&self) -> bool {
-        self.packs()
-    }
-
     /// Workspace of a launch in bytes, apart from an epilogue's reductions.
     fn workspace_bytes(&self, _problem: &GemmProblem) -> u64 {
         0
     }
 
-    /// Whether the program stores partial results of an epilogue's reductions. Kernels on the CPU
-    /// reduce in one step.
-    fn stores_partials(&self) -> bool {
-        true
-    }
-
-    /// The partial results that the program stores for each reduction. `framed`: the problem in the
-    /// program's frame.
-    fn partials(&self, types: Types, framed: &GemmProblem) -> Partials;
+    /// The partial results that the program stores for each reduction.
+    fn partials(&self, types: Types, problem: &GemmProblem) -> Partials;
 
     /// The launch of the kernel; `None` if the kernel does not compute this operation on a GPU.
     fn launch(&self, request: &LaunchInput) -> Option<Launch>;
@@ -199,8 +187,9 @@ pub struct LaunchInput<'a> {
     pub workspace: u64,
     /// The second matrix B of a dual GEMM.
     pub factor: Option<&'a View>,
-    /// The further matrices B of a joint GEMM, whose `problem` has the columns of all matrices.
-    pub panels: &'a [&'a View],
+    /// The further matrices of a joint GEMM. The `problem` has the columns (rows, if they are the
+    /// program's A) of all matrices.
+    pub panels: &'a [View],
 }
 
 impl LaunchInput<'_> {

@@ -1,14 +1,16 @@
 //! One kernel: element types, configuration and fused epilogue.
 
-use std::ops::Deref;
+use std::hash::{Hash, Hasher};
 
 use arrayvec::ArrayVec;
 
 use super::cost::chips::{Target, ctas_per_sm, max_shared_bytes_per_cta, min_shared_bytes_per_cta};
 use super::cost::query::{CostQuery, Estimate};
 use super::demand::Demand;
+use super::description::Description;
 use super::design::Design;
-use super::family::{Family, LaunchInput};
+use super::family::{Facts, LaunchInput};
+use super::frame::Frame;
 use super::fusion::Fusion;
 use super::launch::{Addresses, Launch};
 use super::limits::check_limits;
@@ -22,44 +24,87 @@ use crate::epilogue::{BoundEpilogue, Epilogue, Joint, Prologue, Reduction};
 use crate::operand::{DeviceId, View};
 use crate::problem::{GemmProblem, Problem, activation_bytes};
 
-/// A kernel. Its name, metadata, source and cache key derive from this value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A kernel: a program, and the frame in which it computes the user's product. Its name, metadata,
+/// source and cache key derive from this value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
+    /// The element types of the user's operands.
     pub types: Types,
     pub design: Design,
+    pub frame: Frame,
     /// None for a kernel that stores its sums unchanged, such as all kernels of [`super::all`].
     pub epilogue: Option<&'static Epilogue>,
+    /// What the family says of the design. The rest of its value decides it.
+    pub facts: Facts,
 }
 
-/// A kernel has the methods of its family that take no element types, such as `is_transposed`.
-impl Deref for Kernel {
-    type Target = dyn Family;
-
-    #[inline]
-    fn deref(&self) -> &Self::Target {
-        self.design.family()
+/// Without the facts, which follow.
+impl Hash for Kernel {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.types, self.design, self.frame, self.epilogue).hash(state);
     }
 }
 
 impl Kernel {
+    /// `types`: those of the user's operands.
+    pub fn new(
+        types: Types,
+        design: Design,
+        frame: Frame,
+        epilogue: Option<&'static Epilogue>,
+    ) -> Kernel {
+        let facts = design.family().facts(frame.types(types));
+        Kernel { types, design, frame, epilogue, facts }
+    }
+
+    /// The kernel that computes the transposed product by the same program.
+    pub fn twin(&self) -> Kernel {
+        Kernel { types: self.types.transposed(), frame: self.frame.other(), ..*self }
+    }
+
+    /// The element types of the program's operands.
+    pub(super) fn program_types(&self) -> Types {
+        self.frame.types(self.types)
+    }
+
     /// A unique name: family, operation, types `A x B _ accumulator _ out`, then the configuration.
     pub fn name(&self) -> String {
         // Longer than most names.
         let mut text = String::with_capacity(96);
         let name = &mut text;
-        let family = self.design.family();
         let Types { a, b, accumulator, out } = self.types;
-        append!(name, family.name_prefix(), "_", family.operation().name(), "_");
+        append!(name, self.facts.prefix, "_", self.facts.operation.name(), "_");
         append!(name, a, "x", b, "_", accumulator, "_", out);
-        if family.runs_on_gpu() {
+        if self.runs_on_gpu() {
             append!(name, "_");
         }
-        family.append_to(self.types, name);
+        self.design.family().append_to(self.program_types(), self.frame, name);
         if let Some(epilogue) = self.epilogue {
             let of = if epilogue.prologue.is_some() { "_prologue_" } else { "_epilogue_" };
             append!(name, of, epilogue.digest().as_str());
         }
         text
+    }
+
+    /// The design that users see.
+    pub fn description(&self) -> Option<Description> {
+        let description = self.design.family().describe(self.program_types())?;
+        Some(description.in_frame(self.frame))
+    }
+
+    pub fn runs_on_gpu(&self) -> bool {
+        self.facts.threads > 0
+    }
+
+    /// The operand of the program, A (0) or B (1), that is the user's B.
+    fn place_of_b(&self) -> usize {
+        usize::from(!self.frame.is_transposed())
+    }
+
+    /// The place of the user's A among the addresses of a launch, those of the tensor cores' A and
+    /// B.
+    pub fn place_of_a(&self) -> usize {
+        usize::from(self.frame.is_transposed() != self.facts.swapped)
     }
 
     /// The prologue that a row kernel in front of this kernel computes.
@@ -75,37 +120,36 @@ impl Kernel {
 
     /// Checks that the kernel is offered with an epilogue.
     pub fn check_fusion(&self, problem: &Problem, fusion: Fusion<'_>) -> Result<(), Unsupported> {
-        let family = self.design.family();
+        let (family, types) = (self.design.family(), self.program_types());
         match fusion {
             Fusion::Nothing => Ok(()),
-            Fusion::Dual if !family.serves_dual(self.types) => Err(Unsupported::NoProducts),
-            Fusion::Joint(joint) if !joint.is_plain && !family.takes_epilogues(self.types) => {
-                Err(Unsupported::NoEpilogues)
+            Fusion::Dual if self.facts.fuses_dual && !self.frame.is_transposed() => Ok(()),
+            Fusion::Dual => Err(Unsupported::NoProducts),
+            _ if fusion.is_fused() && !self.facts.fuses => Err(Unsupported::NoEpilogues),
+            Fusion::Joint(joint) => family.check_joint(types, &joint, self.place_of_b()),
+            Fusion::Scaled(scaling) => {
+                let scaling = self.frame.scaling(scaling);
+                if !family.takes_scaling(types, &scaling) {
+                    return Err(Unsupported::NoScales);
+                }
+                // Without products, the sums are 0, also if a scale is infinite.
+                match problem.views()[0].shape[2] == 0 && family.scales_sums(types, &scaling) {
+                    true => Err(Unsupported::Shallow { k: 0, least: 1 }),
+                    false => Ok(()),
+                }
             }
-            Fusion::Joint(joint) => family.check_joint(self.types, &joint),
-            Fusion::Epilogue { .. } | Fusion::Scaled(_) if !family.takes_epilogues(self.types) => {
-                Err(Unsupported::NoEpilogues)
-            }
-            Fusion::Scaled(scaling) if !family.takes_scaling(self.types, scaling) => {
-                Err(Unsupported::NoScales)
-            }
-            // Without products, the sums are 0, also if a scale is infinite.
-            Fusion::Scaled(scaling)
-                if problem.views()[0].shape[2] == 0 && family.scales_sums(self.types, scaling) =>
-            {
-                Err(Unsupported::Shallow { k: 0, least: 1 })
-            }
-            Fusion::Epilogue { .. } | Fusion::Scaled(_) | Fusion::Dual => Ok(()),
+            Fusion::Epilogue { .. } => Ok(()),
         }
     }
 
     /// The kernel as its program computes with epilogues of this kind.
     pub(super) fn with(&self, fusion: Fusion<'_>) -> Kernel {
-        match fusion {
-            Fusion::Dual => Kernel { design: self.design.dual(), ..*self },
-            Fusion::Joint(joint) => Kernel { design: self.design.joint(joint.matrices), ..*self },
-            _ => *self,
-        }
+        let design = match fusion {
+            Fusion::Dual => self.design.dual(),
+            Fusion::Joint(joint) => self.design.joint(joint.matrices, self.place_of_b()),
+            _ => return *self,
+        };
+        Kernel::new(self.types, design, self.frame, self.epilogue)
     }
 
     /// Checks that this kernel fuses the epilogue requested for a problem, or none if none is
@@ -162,25 +206,21 @@ impl Kernel {
         requested.panels().try_for_each(|(name, view)| self.demands()[1].check(name, view))
     }
 
-    /// [`Family::min_cc`] for the kernel's types.
-    pub fn min_cc(&self) -> u32 {
-        self.design.family().min_cc(self.types)
-    }
-
     /// Whether a device of this compute capability runs the kernel: the instructions exist, and a
     /// CTA may have the shared memory.
     pub fn runs_on(&self, cc: u32) -> bool {
-        match self.is_for_one_cc() {
-            true => cc == self.min_cc(),
-            false => self.min_cc() <= cc && self.shared_bytes() <= max_shared_bytes_per_cta(cc),
+        let Facts { min_cc, only_min_cc, shared_bytes, .. } = self.facts;
+        match only_min_cc {
+            true => cc == min_cc,
+            false => min_cc <= cc && shared_bytes <= max_shared_bytes_per_cta(cc),
         }
     }
 
     /// The chips that [`Kernel::runs_on`] accepts, in words.
     pub fn chips(&self) -> String {
-        let cc = self.min_cc();
-        let (least, kib) = (format!("{}.{}", cc / 10, cc % 10), self.shared_bytes().div_ceil(1024));
-        if self.is_for_one_cc() {
+        let Facts { min_cc: cc, only_min_cc, shared_bytes, .. } = self.facts;
+        let (least, kib) = (format!("{}.{}", cc / 10, cc % 10), shared_bytes.div_ceil(1024));
+        if only_min_cc {
             format!("{least} only")
         } else if kib * 1024 > min_shared_bytes_per_cta() {
             format!("{least} and later with {kib} KiB of shared memory a CTA")
@@ -191,14 +231,14 @@ impl Kernel {
 
     /// Checks that this kernel is offered for a problem.
     pub fn supports(&self, problem: &Problem) -> Result<(), Unsupported> {
-        self.check(problem, Kernel::check_range_and_extents)?;
+        self.check(problem, true)?;
         self.check_precision(problem)?;
         self.types.match_accumulator(problem)
     }
 
     /// Checks that the problem permits the precision of this kernel's sums.
     pub(super) fn check_precision(&self, problem: &Problem) -> Result<(), Unsupported> {
-        match self.sums_fast() && !problem.options().fast_sums {
+        match self.facts.fast_sums && !problem.options().fast_sums {
             true => Err(Unsupported::FastSums),
             false => Ok(()),
         }
@@ -209,16 +249,13 @@ impl Kernel {
     /// [`Kernel::check_precision`], which affect values only, and [`Family::check_range`], which
     /// affects the time only.
     pub fn check_addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
-        self.check(problem, Kernel::check_extents)
+        self.check(problem, false)
     }
 
-    /// Checks operation, types and device, then the extents by `check_extents`, then the operands.
-    fn check(
-        &self,
-        problem: &Problem,
-        check_extents: impl Fn(&Kernel, &Problem) -> Result<(), Unsupported>,
-    ) -> Result<(), Unsupported> {
-        let (computes, requested) = (self.operation(), Operation::of(problem));
+    /// Checks operation, types and device, then the extents, then the operands. `in_range`: whether
+    /// the extents must be in the kernel's range.
+    fn check(&self, problem: &Problem, in_range: bool) -> Result<(), Unsupported> {
+        let (computes, requested) = (self.facts.operation, Operation::of(problem));
         if computes != requested {
             let (computes, requested) = (computes.name(), requested.name());
             return Err(Unsupported::Operation { computes, requested });
@@ -233,11 +270,14 @@ impl Kernel {
             return Err(Unsupported::Device { name: "out", device: out.device, expected });
         }
         check_limits(problem)?;
-        match problem.joined() {
-            None => check_extents(self, problem)?,
-            Some(joined) => check_extents(self, &joined)?,
+        let joined = problem.joined();
+        let joined = joined.as_ref().unwrap_or(problem);
+        let of_program = self.frame.problem(joined);
+        if in_range {
+            self.check_range(&of_program)?;
         }
-        if let Problem::Gemm(gemm) = problem {
+        self.check_extents(joined, &of_program)?;
+        if let Problem::Gemm(gemm) = &*of_program {
             self.packed_bytes(gemm)?;
         }
         let views = problem.views();
@@ -247,37 +287,51 @@ impl Kernel {
         Ok(())
     }
 
-    /// Requirements on the memory layout of A, B and out.
+    /// Requirements on the memory layout of the user's A, B and out.
     pub fn demands(&self) -> [Demand; 3] {
-        self.design.family().demands(self.types)
+        self.frame.demands(self.facts.demands)
     }
 
-    fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
+    /// [`Family::check_range`]. `of_program`: the problem in the program's frame.
+    #[inline]
+    pub(super) fn check_range(&self, of_program: &Problem) -> Result<(), Unsupported> {
+        self.design.family().check_range(of_program).map_err(|reason| reason.in_frame(self.frame))
+    }
+
+    /// [`Family::check_extents`]. `of_program`: the problem in the program's frame.
+    #[inline]
+    pub(super) fn check_extents(
+        &self,
+        problem: &Problem,
+        of_program: &Problem,
+    ) -> Result<(), Unsupported> {
         if let Problem::GroupedGemm(grouped) = problem
             && grouped.gathers()
-            && !self.design.family().gathers(self.types)
+            && !self.facts.gathers
         {
             return Err(Unsupported::NoIndex);
         }
-        self.design.family().check_extents(self.types, problem, self.fused_epilogue().is_some())
-    }
-
-    /// Checks [`Family::check_range`], which refuses more problems, then [`Family::check_extents`].
-    pub(super) fn check_range_and_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
-        self.check_range(problem)?;
-        self.check_extents(problem)
+        let (of, n) = (self.facts.n_step, problem.views()[1].shape[2]);
+        if of > 1 && n % of != 0 {
+            return Err(Unsupported::Uneven { n, of });
+        }
+        let is_fused = self.fused_epilogue().is_some();
+        self.design.family().check_extents(self.program_types(), of_program, is_fused)
     }
 
     /// CTAs that an SM holds at once, computed from what ptxas reports: registers of a thread, and
     /// static shared memory.
     pub fn occupancy(&self, cc: u32, registers: u32, static_shared_bytes: u32) -> u32 {
-        let shared_bytes = static_shared_bytes + self.shared_bytes();
-        ctas_per_sm(cc, self.threads(), registers, shared_bytes)
+        let Facts { threads, shared_bytes, .. } = self.facts;
+        ctas_per_sm(cc, threads, registers, static_shared_bytes + shared_bytes)
     }
 
-    /// CTAs that an SM holds at once, an input of the cost model.
-    pub(super) fn ctas_per_sm(&self) -> u32 {
-        self.design.family().ctas_per_sm(self.types)
+    /// Bytes of the packed operands. Equal for kernels of equal demands.
+    ///
+    /// # Errors
+    /// If a 32-bit count of the packing kernel overflows.
+    pub(super) fn packed_bytes(&self, of_program: &GemmProblem) -> Result<u64, Unsupported> {
+        if self.facts.packs { self.design.family().packed_bytes(of_program) } else { Ok(0) }
     }
 
     /// The estimated cost of a problem that this kernel addresses; [`Estimate::UNKNOWN`] if no
@@ -296,20 +350,21 @@ impl Kernel {
         let joined = problem.joined();
         let problem = joined.as_ref().unwrap_or(problem).mean_product();
         let Some(problem) = problem else { return Estimate::UNKNOWN };
-        let packed_bytes = self.packed_bytes(&problem).unwrap_or_default();
-        let query = CostQuery::new(&problem, target, fusion.takes_time(self.types), packed_bytes);
-        let kernel = self.with(fusion);
-        kernel.design.family().estimate(self.types, kernel.ctas_per_sm(), &query)
+        let of_program = self.frame.gemm(&problem);
+        let packed_bytes = self.packed_bytes(&of_program).unwrap_or_default();
+        let query =
+            CostQuery::new(&of_program, target, fusion.takes_time(self.types), packed_bytes);
+        self.with(fusion).estimate_in_frame(&query)
+    }
+
+    /// The estimated cost of a problem in the program's frame.
+    pub(super) fn estimate_in_frame(&self, query: &CostQuery) -> Estimate {
+        self.design.family().estimate(self.program_types(), self.facts.ctas_per_sm, query)
     }
 
     /// The estimated seconds; infinite if no model covers the kernel.
     pub fn seconds(&self, problem: &Problem, target: Target) -> f64 {
         self.estimate(problem, target).total_seconds
-    }
-
-    /// Dynamic shared memory of a launch, in bytes.
-    pub fn shared_bytes(&self) -> u32 {
-        self.design.family().shared_bytes(self.types)
     }
 
     /// The launch of this kernel for a problem; `None` if the output is empty or the kernel runs on
@@ -325,24 +380,25 @@ impl Kernel {
         if problem.out().numel() == 0 {
             return None;
         }
-        let (types, is_fused) = (self.types, self.fused_epilogue().is_some());
+        let (types, is_fused) = (self.program_types(), self.fused_epilogue().is_some());
         let factor = epilogue.and_then(|bound| bound.factor()).map(|(_, view)| view);
-        let panels: ArrayVec<&View, { Joint::MOST }> =
-            epilogue.into_iter().flat_map(|bound| bound.panels()).map(|(_, view)| view).collect();
+        let panels = epilogue.into_iter().flat_map(|bound| bound.panels());
+        let panels: ArrayVec<View, { Joint::MOST }> =
+            panels.map(|(_, view)| self.frame.view(view)).collect();
         let joined = problem.joined();
-        let problem = joined.as_ref().unwrap_or(problem);
+        let problem = &*self.frame.problem(joined.as_ref().unwrap_or(problem));
         let panels = panels.as_slice();
         let request = LaunchInput { types, problem, is_fused, target, workspace, factor, panels };
         self.design.family().launch(&request)
     }
 
-    /// The addresses of the program's A, B and output, of the offsets of groups (0 without groups),
-    /// and of the index of A's rows (0 without one). Only these values in a launch depend on the
+    /// The addresses of the tensor cores' A and B and of the output, of the offsets of groups (0
+    /// without groups), and of the index of A's rows (0 without one). Only these values in a launch depend on the
     /// operands' addresses.
     pub fn addresses_in(&self, problem: &Problem) -> Addresses {
         let views = problem.views();
         let mut addresses = [0, 1, 2, 3, 4].map(|at: usize| views.get(at).map_or(0, |of| of.data));
-        if self.is_crossed() {
+        if self.place_of_a() == 1 {
             addresses.swap(0, 1);
         }
         addresses
@@ -350,9 +406,7 @@ impl Kernel {
 
     /// Whether a launch may need workspace.
     pub fn takes_workspace(&self) -> bool {
-        self.design.family().takes_workspace()
-            || !self.reductions().is_empty()
-            || self.prologue().is_some()
+        self.facts.takes_workspace || !self.reductions().is_empty() || self.prologue().is_some()
     }
 
     /// Bytes of workspace that a launch needs: for the activations of a prologue, for packed
@@ -375,33 +429,33 @@ impl Kernel {
         let partial = if reductions.is_empty() {
             0
         } else {
-            Reduce::bytes(&reductions, &self.partials(gemm), gemm.batch())
+            Reduce::bytes(&reductions, &self.partials(&self.frame.gemm(gemm)), gemm.batch())
         };
         self.main_workspace_bytes(gemm) + partial
     }
 
     fn main_workspace_bytes(&self, problem: &GemmProblem) -> u64 {
-        match (problem.out.numel(), problem.further_columns) {
-            (0, _) => 0,
-            (_, 0) => self.design.family().workspace_bytes(problem),
-            _ => self.design.family().workspace_bytes(&problem.joined()),
+        if problem.out.numel() == 0 || !self.facts.takes_workspace {
+            return 0;
         }
+        let joined = if problem.further_columns > 0 { problem.joined() } else { *problem };
+        self.design.family().workspace_bytes(&self.frame.gemm(&joined))
     }
 
     /// The reductions of this kernel's epilogue that a second launch finishes, in the program's
     /// frame.
     pub fn reductions(&self) -> Vec<Reduction> {
         match self.epilogue {
-            Some(epilogue) if self.stores_partials() => {
-                epilogue.reductions(self.types.accumulator, self.is_transposed())
+            Some(epilogue) if self.facts.stores_partials => {
+                epilogue.reductions(self.types.accumulator, self.frame.is_transposed())
             }
             _ => Vec::new(),
         }
     }
 
     /// The partial results that a launch on this problem stores.
-    fn partials(&self, problem: &GemmProblem) -> Partials {
-        self.design.family().partials(self.types, &self.framed(problem))
+    fn partials(&self, of_program: &GemmProblem) -> Partials {
+        self.design.family().partials(self.program_types(), of_program)
     }
 
     /// The second step of an epilogue's reductions; `None` without reductions.
@@ -418,13 +472,8 @@ impl Kernel {
             return None;
         }
         let workspace = workspace + self.main_workspace_bytes(problem);
-        Some(Reduce::new(
-            &reductions,
-            bound,
-            &self.framed(problem),
-            &self.partials(problem),
-            self.is_transposed(),
-            workspace,
-        ))
+        let (of_program, transposed) = (self.frame.gemm(problem), self.frame.is_transposed());
+        let partials = self.partials(&of_program);
+        Some(Reduce::new(&reductions, bound, &of_program, &partials, transposed, workspace))
     }
 }

@@ -68,6 +68,11 @@ impl Layout {
         })
     }
 
+    /// The layouts of programs, which write row-major outputs.
+    pub fn of_programs() -> impl Iterator<Item = Layout> {
+        Layout::all().filter(|layout| layout.out == Major::Row)
+    }
+
     /// Whether loads of several elements read a group along K, which begins anywhere: A and B are
     /// contiguous along M and N. The output is row-major.
     pub fn allows_groups_along_k(self) -> bool {

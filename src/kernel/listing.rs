@@ -15,7 +15,7 @@ pub fn listed() -> &'static [usize] {
     static LISTED: LazyLock<Vec<usize>> = LazyLock::new(|| {
         let place = |position: usize| all()[position].design.family().leading_place();
         let (mut leading, others): (Vec<usize>, Vec<usize>) = (0..all().len())
-            .filter(|position| !all()[*position].sums_fast())
+            .filter(|position| !all()[*position].facts.fast_sums)
             .partition(|position| place(*position).is_some());
         leading.sort_by_key(|position| place(*position) != Some(0));
         // A one-row operand is both row- and column-major; grouping by layout stops four twins from

@@ -58,8 +58,8 @@ pub struct JointGemmParams {
 
 impl JointGemmParams {
     /// `gemm`: the parameters of the product by all columns. `panels`: the further matrices B.
-    pub fn new(gemm: GemmParams, panels: &[&View]) -> JointGemmParams {
-        let starts = starts(gemm.n.into(), panels);
+    pub fn new(gemm: GemmParams, panels: &[View]) -> JointGemmParams {
+        let starts = starts(gemm.n.into(), panels, 2);
         let mut all = [GemmPanel { start: i64::MAX, ..Default::default() }; Joint::MOST - 1];
         for ((panel, view), start) in all.iter_mut().zip(panels).zip(starts) {
             *panel = GemmPanel { b: view.data, stride: view.stride[2], start };
@@ -68,12 +68,13 @@ impl JointGemmParams {
     }
 }
 
-/// The first columns of the further matrices B among `columns`, those of all matrices.
-pub fn starts(columns: i64, panels: &[&View]) -> impl Iterator<Item = i64> {
-    let mut start = columns - panels.iter().map(|view| view.shape[2]).sum::<i64>();
+/// Where further matrices of a joint GEMM begin along a dimension, whose extent is that of all
+/// matrices.
+pub fn starts(extent: i64, panels: &[View], dim: usize) -> impl Iterator<Item = i64> {
+    let mut start = extent - panels.iter().map(|view| view.shape[dim]).sum::<i64>();
     panels.iter().map(move |view| {
         let first = start;
-        start += view.shape[2];
+        start += view.shape[dim];
         first
     })
 }

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use super::cost::chips::Target;
 use super::cost::query::CostQuery;
 use super::demand::Demand;
+use super::frame::Frame;
 use super::fusion::Fusion;
 use super::instance::Kernel;
 use super::limits::check_limits;
@@ -19,9 +20,11 @@ use crate::problem::Problem;
 /// Groups of kernels by whether they run on a GPU, their operation and their types.
 type Index = FxHashMap<(bool, Operation, Types), Vec<Group>>;
 
-/// Kernels of equal demands: one check of a problem's operands applies to all of them.
+/// Kernels of equal demands and one frame: one check of a problem's operands applies to all of
+/// them.
 struct Group {
     demands: [Demand; 3],
+    frame: Frame,
     members: Vec<Member>,
 }
 
@@ -31,7 +34,6 @@ struct Member {
     kernel: Kernel,
     /// Index into [`all`].
     position: usize,
-    ctas_per_sm: u32,
 }
 
 /// The index of all kernels. Built when the first problem is ranked.
@@ -39,15 +41,15 @@ fn index() -> &'static Index {
     static INDEX: LazyLock<Index> = LazyLock::new(|| {
         let mut index = Index::default();
         for (position, kernel) in all().iter().enumerate() {
-            let groups =
-                index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
-            let demands = kernel.demands();
-            let ctas_per_sm = kernel.ctas_per_sm();
-            let member = Member { kernel: *kernel, position, ctas_per_sm };
+            let key = (kernel.runs_on_gpu(), kernel.facts.operation, kernel.types);
+            let groups = index.entry(key).or_default();
+            let (demands, frame) = (kernel.demands(), kernel.frame);
+            let member = Member { kernel: *kernel, position };
             // The last group is the most likely match.
-            match groups.iter_mut().rev().find(|group| group.demands == demands) {
+            let is_match = |group: &&mut Group| (group.demands, group.frame) == (demands, frame);
+            match groups.iter_mut().rev().find(is_match) {
                 Some(group) => group.members.push(member),
-                None => groups.push(Group { demands, members: vec![member] }),
+                None => groups.push(Group { demands, frame, members: vec![member] }),
             }
         }
         index
@@ -77,35 +79,38 @@ pub fn ranked<'a>(
     let joined = problem.joined();
     let problem = joined.as_ref().unwrap_or(problem);
     let product = problem.mean_product();
-    let query = target
-        .zip(product.as_deref())
-        .map(|(target, product)| CostQuery::new(product, target, fusion.takes_time(types), 0));
+    // Each frame is made once.
+    let in_frames = [Frame::User, Frame::Transposed].map(|frame| {
+        (frame.problem(problem), product.as_deref().map(|product| frame.gemm(product)))
+    });
+    let queries = [0, 1].map(|frame| {
+        let takes_time = fusion.takes_time(types);
+        let product = target.zip(in_frames[frame].1.as_deref());
+        product.map(|(target, product)| CostQuery::new(product, target, takes_time, 0))
+    });
     let mut found: Vec<u64> = Vec::new();
     for group in groups
         .iter()
         .filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
     {
         let first = &group.members[0].kernel;
+        let frame = usize::from(group.frame.is_transposed());
+        let (of_program, product) = &in_frames[frame];
         let packed_bytes = product.as_deref().map_or(Ok(0), |product| first.packed_bytes(product));
         let Ok(packed_bytes) = packed_bytes else { continue };
-        let query = query.map(|query| CostQuery { packed_bytes, ..query });
+        let query = queries[frame].map(|query| CostQuery { packed_bytes, ..query });
+        let request = Request { problem, of_program, query: query.as_ref() };
         if fusion.has_own_program() {
-            let key = |member: &Member| own_key(member.position, problem, fusion, query.as_ref());
+            let key = |member: &Member| request.own_key(member.position, fusion);
             found.extend(group.members.iter().filter_map(key));
             continue;
         }
-        for Member { kernel, position, ctas_per_sm } in &group.members {
+        for Member { kernel, position } in &group.members {
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
                 && (fusion == Fusion::Nothing || kernel.check_fusion(problem, fusion).is_ok())
                 && kernel.check_precision(problem).is_ok();
-            if runs && kernel.check_range_and_extents(problem).is_ok() {
-                // Kernels on the CPU have no model and keep the order of [`all`].
-                let seconds = query.map_or(0.0, |query| {
-                    let family = kernel.design.family();
-                    family.estimate(kernel.types, *ctas_per_sm, &query).total_seconds
-                });
-                debug_assert!(seconds >= 0.0, "{}: {seconds}", kernel.name());
-                found.push(sort_key(seconds, *position));
+            if runs && request.is_served(kernel) {
+                found.push(request.key(kernel, *position));
             }
         }
     }
@@ -113,27 +118,39 @@ pub fn ranked<'a>(
     found.into_iter().map(|key| key as u32 as usize).collect()
 }
 
-/// The key of the kernel at a position for a dual or a joint GEMM; `None` if it does not serve it.
-/// A separate function, to keep the loop over kernels short.
-#[inline(never)]
-fn own_key(
-    position: usize,
-    problem: &Problem,
-    fusion: Fusion<'_>,
-    query: Option<&CostQuery>,
-) -> Option<u64> {
-    let kernel = &all()[position];
-    let runs = query.is_none_or(|query| kernel.runs_on(query.target.cc));
-    if !runs || kernel.check_fusion(problem, fusion).is_err() {
-        return None;
+/// A problem as the user passes it and in a program's frame, and the query of the cost model.
+struct Request<'a> {
+    problem: &'a Problem,
+    of_program: &'a Problem,
+    /// Kernels on the CPU have no model and keep the order of [`all`].
+    query: Option<&'a CostQuery<'a>>,
+}
+
+impl Request<'_> {
+    fn is_served(&self, kernel: &Kernel) -> bool {
+        kernel.check_range(self.of_program).is_ok()
+            && kernel.check_extents(self.problem, self.of_program).is_ok()
     }
-    let kernel = kernel.with(fusion);
-    kernel.check_range_and_extents(problem).ok()?;
-    let seconds = query.map_or(0.0, |query| {
-        let family = kernel.design.family();
-        family.estimate(kernel.types, kernel.ctas_per_sm(), query).total_seconds
-    });
-    Some(sort_key(seconds, position))
+
+    /// Orders by seconds.
+    fn key(&self, kernel: &Kernel, position: usize) -> u64 {
+        let seconds = self.query.map_or(0.0, |query| kernel.estimate_in_frame(query).total_seconds);
+        debug_assert!(seconds >= 0.0, "{}: {seconds}", kernel.name());
+        sort_key(seconds, position)
+    }
+
+    /// The key of the kernel at a position for a dual or a joint GEMM; `None` if it does not serve
+    /// it. A separate function, to keep the loop over kernels short.
+    #[inline(never)]
+    fn own_key(&self, position: usize, fusion: Fusion<'_>) -> Option<u64> {
+        let kernel = &all()[position];
+        let runs = self.query.is_none_or(|query| kernel.runs_on(query.target.cc));
+        if !runs || kernel.check_fusion(self.problem, fusion).is_err() {
+            return None;
+        }
+        let kernel = kernel.with(fusion);
+        self.is_served(&kernel).then(|| self.key(&kernel, position))
+    }
 }
 
 /// Orders by seconds, then by position, so that the ranking is deterministic. The bits of

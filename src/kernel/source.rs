@@ -20,7 +20,7 @@ pub const REDUCE_ENTRY: &str = "rutlass_reduce";
 /// operands to the program (a column-major output and its transpose) have the same text and share a
 /// cubin.
 pub fn source(kernel: &Kernel) -> Option<(String, String)> {
-    let (types, epilogue) = (kernel.types, kernel.fused_epilogue());
+    let (types, epilogue) = (kernel.program_types(), kernel.fused_epilogue());
     // A joint GEMM without an epilogue of the user stores its sums.
     let is_plain = !Fusion::from(epilogue).is_fused();
     let functor_type = if is_plain { "Identity" } else { "Epilogue" };
@@ -34,13 +34,13 @@ pub fn source(kernel: &Kernel) -> Option<(String, String)> {
         if is_plain {
             return "struct EpilogueParams { unsigned long long nothing; };\n".to_owned();
         }
-        let functor =
-            functor(epilogue, types.accumulator, kernel.is_transposed(), kernel.is_crossed());
+        let transposed = kernel.frame.is_transposed();
+        let functor = functor(epilogue, types.accumulator, transposed, kernel.facts.swapped);
         format!("#include \"common/fusion.cuh\"\n\n{functor}")
     });
     let ProgramParts { name, header, definitions, work, parameter, checks } = parts;
     let fused = if !is_plain { "_fused" } else { "" };
-    let entry = format!("rutlass_{}_{name}{fused}", kernel.family());
+    let entry = format!("rutlass_{}_{name}{fused}", kernel.facts.family);
     let text = format!(
         r#"#include "{header}"
 {definitions}{fusion}

@@ -2,23 +2,32 @@
 
 use std::sync::{LazyLock, Mutex};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::design::Design;
+use super::frame::Frame;
 use super::instance::Kernel;
+use super::types::Types;
 use crate::epilogue::Epilogue;
 
 /// Every kernel of every family: tensor cores first, wide loads and large tiles before others. The
-/// ranking keeps this order among kernels of equal estimates.
+/// ranking keeps this order among kernels of equal estimates. Behind the programs of a family for
+/// some types come the same programs for the transposed products.
 pub fn all() -> &'static [Kernel] {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
-        // Above the number of kernels, so that the list never reallocates.
-        let mut kernels = Vec::with_capacity(16_000);
-        kernels.extend(Design::space().map(|(types, design)| Kernel {
-            types,
-            design,
-            epilogue: None,
-        }));
+        let offered: FxHashSet<Types> = Types::gemm().into_iter().collect();
+        let programs: Vec<Kernel> = Design::space()
+            .map(|(types, design)| Kernel::new(types, design, Frame::User, None))
+            .collect();
+        let mut kernels = Vec::with_capacity(2 * programs.len());
+        let same = |a: &Kernel, b: &Kernel| (a.types, a.facts.family) == (b.types, b.facts.family);
+        for of_types in programs.chunk_by(same) {
+            kernels.extend_from_slice(of_types);
+            let twins = of_types.iter().filter(|program| {
+                program.facts.has_twin && offered.contains(&program.types.transposed())
+            });
+            kernels.extend(twins.map(Kernel::twin));
+        }
         kernels
     });
     &KERNELS
@@ -41,9 +50,8 @@ pub fn fused(position: usize, epilogue: &'static Epilogue) -> usize {
     let Fused { kernels, positions } = fused.get_or_insert_default();
     let address = std::ptr::from_ref(epilogue).addr();
     *positions.entry((position, address)).or_insert_with(|| {
-        let plain = all()[position];
-        let design = plain.with(Some(epilogue).into()).design;
-        kernels.push(Box::leak(Box::new(Kernel { design, epilogue: Some(epilogue), ..plain })));
+        let with = all()[position].with(Some(epilogue).into());
+        kernels.push(Box::leak(Box::new(Kernel { epilogue: Some(epilogue), ..with })));
         all().len() + kernels.len() - 1
     })
 }

@@ -377,7 +377,7 @@ fn product_in(kernel: &Kernel, problem: &Problem, workspace: u64) -> (Option<Pro
 fn addresses(kernel: &Kernel, problem: &Problem, activations: Option<u64>) -> Addresses {
     let mut addresses = kernel.addresses_in(problem);
     if let Some(activations) = activations {
-        addresses[usize::from(kernel.is_crossed())] = activations;
+        addresses[kernel.place_of_a()] = activations;
     }
     addresses
 }
@@ -399,7 +399,7 @@ fn epilogue_params(
     epilogue: Option<&BoundEpilogue>,
     partials: &[[u64; 4]],
 ) -> Vec<u64> {
-    let (accumulator, transposed) = (kernel.types.accumulator, kernel.is_transposed());
+    let (accumulator, transposed) = (kernel.types.accumulator, kernel.frame.is_transposed());
     let epilogue = epilogue.filter(|bound| !bound.epilogue.is_prologue_only());
     epilogue.map(|epilogue| epilogue.params(accumulator, transposed, partials)).unwrap_or_default()
 }

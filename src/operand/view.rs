@@ -42,6 +42,12 @@ pub struct View {
 }
 
 impl View {
+    /// The transposed matrix (of each batch).
+    pub fn transposed(&self) -> View {
+        let ([l, m, n], [of_l, of_m, of_n]) = (self.shape, self.stride);
+        View { shape: [l, n, m], stride: [of_l, of_n, of_m], ..*self }
+    }
+
     /// A placeholder to read a tensor into.
     pub const UNREAD: View = View {
         data: 0,

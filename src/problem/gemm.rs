@@ -107,11 +107,7 @@ impl GemmProblem {
     /// The transposed product `out^T = B^T @ A^T`, which turns a column-major output into a
     /// row-major one.
     pub fn transposed(&self) -> GemmProblem {
-        let swap = |view: &View| View {
-            shape: [view.shape[0], view.shape[2], view.shape[1]],
-            stride: [view.stride[0], view.stride[2], view.stride[1]],
-            ..*view
-        };
-        GemmProblem { a: swap(&self.b), b: swap(&self.a), out: swap(&self.out), ..*self }
+        let [a, b, out] = [&self.b, &self.a, &self.out].map(View::transposed);
+        GemmProblem { a, b, out, ..*self }
     }
 }

@@ -105,7 +105,7 @@ impl CompiledArtifact {
         if let Ok(kernel) = kernel::kernel_of(self.kernel_obj.bind(py)) {
             let (cc, used) = (program.architecture.cc, program.resources);
             let ctas = kernel.occupancy(cc, used.registers, used.static_shared_bytes);
-            (resources.threads, resources.ctas_per_sm) = (Some(kernel.threads()), Some(ctas));
+            (resources.threads, resources.ctas_per_sm) = (Some(kernel.facts.threads), Some(ctas));
         }
         Ok(resources)
     }

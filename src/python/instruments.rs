@@ -35,7 +35,7 @@ pub fn native_floor(
     let position = position_of(compiled_artifact.get().kernel(py))?;
     let kernel = kernel::at(position);
     let (problem, epilogue) = (&native.problem, native.bound_epilogue());
-    if kernel.packs() || kernel.workspace_bytes(problem) > 0 {
+    if kernel.facts.packs || kernel.workspace_bytes(problem) > 0 {
         return Err(PyValueError::new_err(
             "the kernel packs operands or needs workspace: its launch is more than one driver call",
         ));

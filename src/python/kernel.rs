@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::metadata;
 use super::utils::class_name;
 use crate::epilogue::{Epilogue, intern};
-use crate::kernel::{self, Design};
+use crate::kernel;
 
 /// A kernel. `metadata` describes it; `supports`, `compile` and `run` check, compile and launch it.
 ///
@@ -84,19 +84,13 @@ fn new_object(py: Python<'_>, position: usize) -> PyResult<Py<PyKernel>> {
     let base = PyKernel { position: Some(position), metadata: OnceLock::new() };
     let base = PyClassInitializer::from(base);
     let object = metadata::lasting(|| {
-        Ok(match kernel::at(position).design {
-            Design::Reference(_) => {
-                Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super()
-            }
-            Design::Sgemm(_) | Design::Simt(_) => {
-                Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super()
-            }
-            Design::Skinny(_) => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
-            Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
-            Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
-            Design::Elementwise(_) => {
-                Bound::new(py, base.add_subclass(ElementwiseKernel))?.into_super()
-            }
+        Ok(match kernel::at(position).facts.family {
+            "simt" => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
+            "skinny" => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
+            "sm80" => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
+            "sm90" => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
+            "elementwise" => Bound::new(py, base.add_subclass(ElementwiseKernel))?.into_super(),
+            _ => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
         })
     });
     object.map(Bound::unbind)
@@ -137,9 +131,7 @@ pub fn kernel_of(object: &Bound<'_, PyAny>) -> PyResult<&'static kernel::Kernel>
 
 /// Whether the built-in kernel at a position rounds float32 operands to tf32.
 pub fn rounds_to_tf32(position: usize) -> bool {
-    let kernel = kernel::at(position);
-    matches!(kernel.design, Design::Sm80(_) | Design::Sm90(_))
-        && kernel.types.class() == kernel::ProductClass::Single
+    kernel::at(position).facts.rounds_float32
 }
 
 /// The error of a method that a subclass must define.

@@ -19,9 +19,7 @@ use super::native_arguments::NativeArguments;
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{BlockScale, Epilogue, Input, Scaling};
-use crate::kernel::{
-    Demand, Design, Kernel, Layout, Major, Operation, Sgemm, Skinny, Sm80, Sm90, Types,
-};
+use crate::kernel::{Demand, Description, Kernel, Major, Operation, Types, Value};
 use crate::operand::{self, DType, OnceValue};
 
 /// A dataclass of `cutlass_api.metadata`, with slots.
@@ -85,10 +83,10 @@ impl Dataclass {
     /// An object with the values of all fields, in the order of the fields. Skips `__init__` and
     /// the `__setattr__` of a frozen dataclass, which are slow; discovery makes thousands of
     /// objects.
-    fn object<'py, const N: usize>(
+    fn object<'py>(
         &self,
         py: Python<'py>,
-        values: [Bound<'py, PyAny>; N],
+        values: impl IntoIterator<Item = Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Constructor { class, new, no_arguments, slots } = self.constructor(py)?;
         // SAFETY: the class's own `__new__`, with no arguments. It returns a new reference, or null
@@ -131,13 +129,13 @@ pub fn describe<'py>(
         None => py.None().into_bound(py),
     };
     lasting(|| {
-        let mut operands = operands(py, kernel.operation(), kernel.types, kernel.demands())?;
+        let mut operands = operands(py, kernel.facts.operation, kernel.types, kernel.demands())?;
         if let Some(epilogue) = kernel.epilogue
             && let Some(scaling) = epilogue.graph.scaling.filter(|scaling| scaling.is_of_operands)
         {
             operands = with_scales(py, &operands, epilogue, scaling)?;
         }
-        let (name, min_cc) = (any(py, kernel.name())?, any(py, kernel.min_cc())?);
+        let (name, min_cc) = (any(py, kernel.name())?, any(py, kernel.facts.min_cc)?);
         let values = [name, class.clone(), min_cc, operands, design(py, kernel)?, epilogue];
         METADATA.object(py, values)
     })
@@ -262,93 +260,34 @@ fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, 
     })
 }
 
-/// The design metadata of a kernel.
+/// The design metadata of a kernel. Kernels of equal designs share an object.
 fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
-    static CACHE: Cache<(Design, u32)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-    // Kernels that differ only in the layouts of A and B share an object, because the operands'
-    // metadata holds the layouts. The smaller element size is part of the key: tiles along K depend
-    // on it.
-    let [a, b] = [Major::Row; 2];
-    let design = match kernel.design {
-        Design::Skinny(config) => Design::Skinny(Skinny { a, b, ..config }),
-        Design::Sgemm(config) => {
-            Design::Sgemm(Sgemm { layout: Layout { a, b, ..config.layout }, ..config })
-        }
-        Design::Sm80(config) => {
-            Design::Sm80(Sm80 { layout: Layout { a, b, ..config.layout }, ..config })
-        }
-        Design::Sm90(config) => {
-            Design::Sm90(Sm90 { layout: Layout { a, b, ..config.layout }, ..config })
-        }
-        other => other,
-    };
-    let kernel = Kernel { design, ..*kernel };
-    let bits = kernel.types.narrower_bits();
-    shared(py, &CACHE, (design, bits), || make_design(py, &kernel))
+    static CACHE: Cache<Description> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static CLASSES: [Dataclass; 5] = [
+        Dataclass::named("BLASDesignMetadata"),
+        Dataclass::named("SimtDesignMetadata"),
+        Dataclass::named("SkinnyDesignMetadata"),
+        Dataclass::named("Sm80DesignMetadata"),
+        Dataclass::named("Sm90DesignMetadata"),
+    ];
+    let Some(description) = kernel.description() else { return Ok(py.None().into_bound(py)) };
+    shared(py, &CACHE, description.clone(), || {
+        let Description { class: name, values } = description;
+        let values = values.into_iter().map(|value| design_value(py, value));
+        let values = values.collect::<PyResult<Vec<_>>>()?;
+        let class = CLASSES.iter().find(|class| class.name == name);
+        class.ok_or_else(|| no_slots(name))?.object(py, values)
+    })
 }
 
-fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
-    static BLAS: Dataclass = Dataclass::named("BLASDesignMetadata");
-    static SIMT: Dataclass = Dataclass::named("SimtDesignMetadata");
-    static SKINNY: Dataclass = Dataclass::named("SkinnyDesignMetadata");
-    static SM80: Dataclass = Dataclass::named("Sm80DesignMetadata");
-    static SM90: Dataclass = Dataclass::named("Sm90DesignMetadata");
-    let types = kernel.types;
-    let triple = |[m, n, k]: [u32; 3]| any(py, (m, n, k));
-    match &kernel.design {
-        Design::Reference(_) => Ok(py.None().into_bound(py)),
-        Design::Simt(config) => BLAS.object(py, [triple(config.tile)?, triple([1, 1, 1])?]),
-        Design::Sgemm(config) => SIMT.object(
-            py,
-            [
-                triple(config.tile)?,
-                triple([1, 1, config.split])?,
-                any(py, config.slices())?,
-                any(py, config.stages)?,
-                any(py, config.align)?,
-            ],
-        ),
-        Design::Elementwise(config) => {
-            BLAS.object(py, [triple(config.tile(types))?, triple([1, 1, 1])?])
-        }
-        Design::Skinny(config) => SKINNY.object(
-            py,
-            [
-                triple(config.user_tile())?,
-                triple([1, 1, config.split])?,
-                triple(config.user_warps())?,
-                any(py, config.stages)?,
-                any(py, config.align)?,
-                any(py, config.narrow.name())?,
-            ],
-        ),
-        Design::Sm80(config) => SM80.object(
-            py,
-            [
-                triple(config.tile)?,
-                triple([1, 1, 1])?,
-                triple([config.warps[0], config.warps[1], 1])?,
-                any(py, config.stages)?,
-                any(py, config.align)?,
-                any(py, config.fast_sums)?,
-            ],
-        ),
-        Design::Sm90(config) => SM90.object(
-            py,
-            [
-                triple(config.user_tile(types))?,
-                triple(config.user_cluster())?,
-                any(py, config.stages)?,
-                any(py, config.schedule.name())?,
-                any(py, config.consumers)?,
-                any(py, config.split)?,
-                any(py, config.over_grid)?,
-                any(py, config.swapped)?,
-                any(py, (config.packed[0], config.packed[1]))?,
-                any(py, config.align)?,
-                any(py, config.fast_sums)?,
-            ],
-        ),
+fn design_value(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
+    match value {
+        Value::Extents([m, n, k]) => any(py, (m, n, k)),
+        Value::Operands([a, b]) => any(py, (a, b)),
+        Value::Dimension(of) => any(py, ["m", "n"][of]),
+        Value::Count(count) => any(py, count),
+        Value::Flag(flag) => any(py, flag),
+        Value::Name(name) => any(py, name),
     }
 }
 

@@ -102,7 +102,7 @@ fn unserved(problem: &Problem, epilogue: Option<&Epilogue>) -> LaunchError {
         );
     }
     let operation = kernels::Operation::of(problem);
-    let served = kernels::all().iter().filter(|kernel| kernel.operation() == operation);
+    let served = kernels::all().iter().filter(|kernel| kernel.facts.operation == operation);
     let types = kernels::Types { a, b, accumulator, out };
     let remedy = types.remedy(served.map(|kernel| kernel.types)).unwrap_or_else(|| {
         "cast the operands to dtypes that cutlass_api.get_kernels() serves".to_owned()

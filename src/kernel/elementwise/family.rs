@@ -1,6 +1,8 @@
 use super::config::Elementwise;
 use super::launch::{self, ElementwiseParams};
-use crate::kernel::family::{Family, LaunchInput};
+use crate::kernel::description::Description;
+use crate::kernel::family::{Facts, Family, LaunchInput};
+use crate::kernel::frame::Frame;
 use crate::kernel::launch::{Launch, Params};
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
@@ -11,33 +13,22 @@ use crate::kernel::unsupported::Unsupported;
 use crate::problem::{GemmProblem, Problem};
 
 impl Family for Elementwise {
-    fn family(&self) -> &'static str {
-        "elementwise"
-    }
-
-    fn name_prefix(&self) -> &'static str {
-        "simt"
-    }
-
     fn space() -> impl Iterator<Item = (Types, Elementwise)> {
         Types::elementwise().into_iter().map(|types| (types, Elementwise))
     }
 
-    fn append_to(&self, types: Types, name: &mut String) {
+    fn facts(&self, _types: Types) -> Facts {
+        let facts = Facts::new("elementwise", Operation::Elementwise, Elementwise::THREADS);
+        Facts { prefix: "simt", ..facts }
+    }
+
+    fn append_to(&self, types: Types, _frame: Frame, name: &mut String) {
         let [m, n, k] = self.tile(types);
         append!(name, m, "x", n, "x", k);
     }
 
-    fn threads(&self) -> u32 {
-        Elementwise::THREADS
-    }
-
-    fn operation(&self) -> Operation {
-        Operation::Elementwise
-    }
-
-    fn min_cc(&self, _types: Types) -> u32 {
-        80
+    fn describe(&self, types: Types) -> Option<Description> {
+        Some(Description::of_tile(self.tile(types)))
     }
 
     fn check_extents(
@@ -52,8 +43,8 @@ impl Family for Elementwise {
         }
     }
 
-    fn partials(&self, _types: Types, framed: &GemmProblem) -> Partials {
-        Partials::per_call(framed, 1)
+    fn partials(&self, _types: Types, problem: &GemmProblem) -> Partials {
+        Partials::per_call(problem, 1)
     }
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {

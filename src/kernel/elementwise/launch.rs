@@ -1,7 +1,7 @@
 //! Launch parameters.
 
 use super::config::Elementwise;
-use super::frame::frame;
+use super::dimensions::merged;
 use crate::kernel::fields::assert_fields;
 use crate::kernel::limits::check_index;
 use crate::kernel::types::Types;
@@ -46,7 +46,7 @@ pub enum Vectors {
 }
 
 impl Vectors {
-    /// `joined`: as for [`frame`]. With an epilogue, chunks begin at multiples of their width.
+    /// `joined`: as for [`merged`]. With an epilogue, chunks begin at multiples of their width.
     fn of(operands: &[View; 3], joined: bool) -> Vectors {
         let contiguous = operands.iter().all(|view| view.stride[2] == 1);
         let aligned =
@@ -68,7 +68,7 @@ fn reach(view: &View) -> i64 {
 
 /// Checks that the number of rows fits 32 bits; with an epilogue, also the number of columns.
 pub fn check_extents(problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
-    let [batch, m, n] = frame(problem, joined)[2].shape;
+    let [batch, m, n] = merged(problem, joined)[2].shape;
     check_index("the number of rows", batch.saturating_mul(m))?;
     if joined { Ok(()) } else { check_index("the last dimension", n) }
 }
@@ -80,7 +80,7 @@ pub fn params(
     problem: &ElementwiseProblem,
     joined: bool,
 ) -> (u64, ElementwiseParams) {
-    let operands = frame(problem, joined);
+    let operands = merged(problem, joined);
     let ([a, b, out], vectors) = (operands, Vectors::of(&operands, joined));
     let width = i64::from(config.width(types));
     let [batch, m, n] = out.shape;

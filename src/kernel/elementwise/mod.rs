@@ -1,8 +1,8 @@
 //! The `elementwise` family: out = A + B, bound by memory bandwidth.
 
 mod config;
+mod dimensions;
 mod family;
-mod frame;
 mod launch;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use super::config::Elementwise;
-use super::frame::frame;
+use super::dimensions::merged;
 use super::launch::{Vectors, params};
 use crate::kernel::types::Types;
 use crate::operand::{DType, DeviceId, View};
@@ -10,15 +10,15 @@ fn view(shape: [i64; 3], stride: [i64; 3]) -> View {
     View { data: 1 << 20, dtype, device, rank: 3, shape, stride, read_only: false, fake: true }
 }
 
-fn framed(strides: [[i64; 3]; 3], shape: [i64; 3]) -> [View; 3] {
+fn merged_of(strides: [[i64; 3]; 3], shape: [i64; 3]) -> [View; 3] {
     let [a, b, out] = strides.map(|stride| view(shape, stride));
-    frame(&ElementwiseProblem { a, b, out }, true)
+    merged(&ElementwiseProblem { a, b, out }, true)
 }
 
 #[test]
 fn contiguous_sums_are_a_single_row_in_any_order() {
     for stride in [[35, 7, 1], [1, 3, 15], [5, 1, 15]] {
-        for view in framed([stride; 3], [3, 5, 7]) {
+        for view in merged_of([stride; 3], [3, 5, 7]) {
             assert_eq!((view.shape, view.stride), ([1, 1, 105], [0, 0, 1]), "{stride:?}");
         }
     }
@@ -26,17 +26,17 @@ fn contiguous_sums_are_a_single_row_in_any_order() {
 
 #[test]
 fn rows_that_are_padded_or_repeated_stay_rows() {
-    let [a, b, out] = framed([[0, 7, 1], [0, 0, 1], [0, 8, 1]], [1, 5, 7]);
+    let [a, b, out] = merged_of([[0, 7, 1], [0, 0, 1], [0, 8, 1]], [1, 5, 7]);
     assert_eq!(out.shape, [1, 5, 7]);
     assert_eq!([a.stride, b.stride, out.stride], [[0, 7, 1], [0, 0, 1], [0, 8, 1]]);
-    let [a, b, out] = framed([[0, 1, 5], [0, 7, 1], [0, 1, 5]], [1, 5, 7]);
+    let [a, b, out] = merged_of([[0, 1, 5], [0, 7, 1], [0, 1, 5]], [1, 5, 7]);
     assert_eq!(out.shape, [1, 7, 5], "the output is column-major");
     assert_eq!([a.stride, b.stride, out.stride], [[0, 5, 1], [0, 1, 7], [0, 5, 1]]);
 }
 
 #[test]
 fn a_single_element_is_a_row_of_one() {
-    let [a, _, out] = framed([[0; 3]; 3], [1; 3]);
+    let [a, _, out] = merged_of([[0; 3]; 3], [1; 3]);
     assert_eq!((a.shape, out.stride), ([1; 3], [0, 0, 1]));
 }
 

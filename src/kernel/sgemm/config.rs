@@ -6,7 +6,7 @@ use crate::kernel::tiles::tiles;
 use crate::kernel::types::{ProductClass, Types};
 use crate::problem::GemmProblem;
 
-/// A configuration in the user's frame: `tile` refers to the user's M and N.
+/// A configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sgemm {
     pub layout: Layout,
@@ -51,7 +51,7 @@ impl Sgemm {
         }
         let shapes: [(u32, &[TileStages]); 2] = [(16, &ALIGN_16), (4, &ALIGN_4)];
         for (layout, (align, shapes)) in
-            Layout::all().flat_map(|layout| shapes.map(|shapes| (layout, shapes)))
+            Layout::of_programs().flat_map(|layout| shapes.map(|shapes| (layout, shapes)))
         {
             let config = |(tile, stages): TileStages, split, groups| Sgemm {
                 layout,
@@ -65,11 +65,11 @@ impl Sgemm {
             configs.extend(SPLITS.map(|split| config(SMALL, split, Groups::None)));
             // A group begins at any row. If A is contiguous along rows, groups have element
             // alignment only.
-            if layout.out == Major::Row && (layout.a == Major::Row || align == 4) {
+            if layout.a == Major::Row || align == 4 {
                 configs.extend(ALIGN_4.map(|shape| config(shape, 1, Groups::AlongM)));
             }
             // A group begins anywhere along K.
-            if layout.allows_groups_along_k() || (layout.out == Major::Row && align == 4) {
+            if layout.allows_groups_along_k() || align == 4 {
                 configs.extend(ALIGN_4.map(|shape| config(shape, 1, Groups::AlongK)));
             }
         }
@@ -84,15 +84,5 @@ impl Sgemm {
     /// Slices of K in a K block, each with warps of its own that compute 32x64 of the tile.
     pub fn slices(&self) -> u32 {
         Sgemm::THREADS / 32 * 32 * 64 / (self.tile[0] * self.tile[1])
-    }
-
-    /// The configuration in the frame of the program, which writes row-major: a column-major output
-    /// is the row-major output of the transposed product.
-    pub fn program_config(&self) -> Sgemm {
-        let [m, n, k] = self.tile;
-        match self.layout.out {
-            Major::Row => *self,
-            Major::Column => Sgemm { layout: self.layout.transposed(), tile: [n, m, k], ..*self },
-        }
     }
 }

@@ -2,6 +2,7 @@
 //! multiply-adds with a `cp.async` pipeline. No rounding to tf32.
 
 mod config;
+mod cost;
 mod family;
 
 pub use config::Sgemm;

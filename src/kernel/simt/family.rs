@@ -1,8 +1,10 @@
 use super::config::Simt;
+use super::cost;
 use crate::epilogue::Scaling;
-use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
-use crate::kernel::family::{Family, LaunchInput};
+use crate::kernel::description::Description;
+use crate::kernel::family::{Facts, Family, LaunchInput};
+use crate::kernel::frame::Frame;
 use crate::kernel::launch::{Launch, Params};
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
@@ -14,10 +16,6 @@ use crate::kernel::types::{ProductClass, Types};
 use crate::problem::GemmProblem;
 
 impl Family for Simt {
-    fn family(&self) -> &'static str {
-        "simt"
-    }
-
     fn space() -> impl Iterator<Item = (Types, Simt)> {
         let of = |types| Simt::configs(types).map(move |config| (types, config));
         let few = |types| Simt::few_configs(types).map(move |config| (types, config));
@@ -28,29 +26,25 @@ impl Family for Simt {
         usual.into_iter().flat_map(of).chain(seldom.flat_map(few))
     }
 
-    fn append_to(&self, _types: Types, name: &mut String) {
+    fn facts(&self, _types: Types) -> Facts {
+        Facts::new("simt", Operation::gemm(self.groups), Simt::THREADS)
+    }
+
+    fn append_to(&self, _types: Types, _frame: Frame, name: &mut String) {
         let [m, n, k] = self.tile;
         append!(name, m, "x", n, "x", k);
     }
 
-    fn threads(&self) -> u32 {
-        Simt::THREADS
-    }
-
-    fn operation(&self) -> Operation {
-        Operation::gemm(self.groups)
-    }
-
-    fn min_cc(&self, _types: Types) -> u32 {
-        80
+    fn describe(&self, _types: Types) -> Option<Description> {
+        Some(Description::of_tile(self.tile))
     }
 
     fn takes_scaling(&self, _types: Types, _scaling: &Scaling) -> bool {
         true
     }
 
-    fn partials(&self, types: Types, framed: &GemmProblem) -> Partials {
-        Partials::per_call(framed, self.columns_of_call(types))
+    fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
+        Partials::per_call(problem, self.columns_of_call(types))
     }
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
@@ -63,7 +57,7 @@ impl Family for Simt {
     }
 
     fn estimate(&self, types: Types, _ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-        cost::simt::estimate(self, types, query)
+        cost::estimate(self, types, query)
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {

@@ -2,25 +2,7 @@
 
 use crate::kernel::layout::Major;
 use crate::kernel::types::{ProductClass, Types};
-use crate::operand::DType;
 use crate::problem::GemmProblem;
-
-/// The narrow side of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Narrow {
-    M,
-    /// The program computes the transposed product, whose narrow side is M.
-    N,
-}
-
-impl Narrow {
-    pub fn name(self) -> &'static str {
-        match self {
-            Narrow::M => "m",
-            Narrow::N => "n",
-        }
-    }
-}
 
 /// The instructions that multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,12 +13,11 @@ pub enum Method {
     Fma,
 }
 
-/// A configuration. `a` and `b` refer to the user's frame, all else to the program's, whose M is
-/// the narrow side.
+/// A configuration. M is the narrow side of the output: A is the narrow operand, and B the wide
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Skinny {
-    pub narrow: Narrow,
-    /// Orders of the user's A and B. The output may have any strides.
+    /// Orders of A and B. The output may have any strides.
     pub a: Major,
     pub b: Major,
     /// Rows of a CTA's tile. The kernel is offered for at most as many.
@@ -60,42 +41,22 @@ impl Skinny {
     pub const THREADS: u32 = 256;
     pub const WARPS: u32 = Skinny::THREADS / 32;
 
-    /// Whether the narrow and the wide operand are K-major.
+    /// Whether A and B are K-major.
     pub fn k_major(&self) -> [bool; 2] {
-        k_major(self.narrow, self.a, self.b)
+        [self.a == Major::Row, self.b == Major::Column]
     }
 
-    /// Types of the narrow and the wide operand.
-    pub fn operand_types(&self, types: Types) -> [DType; 2] {
-        match self.narrow {
-            Narrow::M => [types.a, types.b],
-            Narrow::N => [types.b, types.a],
-        }
-    }
-
-    /// M, N and K of a tile in the user's frame.
-    pub fn user_tile(&self) -> [u32; 3] {
+    /// M, N and K of a tile.
+    pub fn tile(&self) -> [u32; 3] {
         let [n, k] = self.tile;
-        match self.narrow {
-            Narrow::M => [self.rows, n, k],
-            Narrow::N => [n, self.rows, k],
-        }
+        [self.rows, n, k]
     }
 
-    /// Warps along M, N and K in the user's frame.
-    pub fn user_warps(&self) -> [u32; 3] {
-        let warps_k = Skinny::WARPS / self.warps_n;
-        match self.narrow {
-            Narrow::M => [1, self.warps_n, warps_k],
-            Narrow::N => [self.warps_n, 1, warps_k],
-        }
-    }
-
-    /// CTAs of a launch. `framed`: the problem in the program's frame. No rows count as one.
-    pub fn ctas(&self, framed: &GemmProblem) -> u64 {
-        let strips = (framed.m() as u64).div_ceil(u64::from(self.rows)).max(1);
-        let columns = (framed.n() as u64).div_ceil(u64::from(self.tile[0]));
-        u64::from(self.split) * strips * columns * framed.batch() as u64
+    /// CTAs of a launch. No rows count as one.
+    pub fn ctas(&self, problem: &GemmProblem) -> u64 {
+        let strips = (problem.m() as u64).div_ceil(u64::from(self.rows)).max(1);
+        let columns = (problem.n() as u64).div_ceil(u64::from(self.tile[0]));
+        u64::from(self.split) * strips * columns * problem.batch() as u64
     }
 
     /// Whether each CTA computes a range of columns, tile by tile: products of converted weights,
@@ -105,10 +66,10 @@ impl Skinny {
     }
 
     /// How the CTAs of a persistent kernel divide the columns. `slots`: CTAs that run at once.
-    pub fn ranges(&self, framed: &GemmProblem, slots: u32) -> Ranges {
-        let strips = (framed.m() as u64).div_ceil(u64::from(self.rows)).max(1);
-        let strips = strips * framed.batch() as u64;
-        let columns = framed.n() as u64;
+    pub fn ranges(&self, problem: &GemmProblem, slots: u32) -> Ranges {
+        let strips = (problem.m() as u64).div_ceil(u64::from(self.rows)).max(1);
+        let strips = strips * problem.batch() as u64;
+        let columns = problem.n() as u64;
         let units = columns.div_ceil(Skinny::UNIT).max(1);
         // The CTAs of many strips take several rounds anyway, and short ones end together.
         let of_strip = match u64::from(slots) / strips.max(1) {
@@ -144,14 +105,5 @@ impl Ranges {
     /// Units of the longest range.
     pub fn longest(&self) -> u64 {
         self.units.div_ceil(self.of_strip)
-    }
-}
-
-/// Whether the narrow and the wide operand are K-major.
-pub fn k_major(narrow: Narrow, a: Major, b: Major) -> [bool; 2] {
-    let (a, b) = (a == Major::Row, b == Major::Column);
-    match narrow {
-        Narrow::M => [a, b],
-        Narrow::N => [b, a],
     }
 }

@@ -1,13 +1,15 @@
-use super::config::{Method, Narrow, Skinny};
+use super::config::{Method, Skinny};
+use super::cost;
 use crate::epilogue::{BlockScale, Joint, Scaling};
-use crate::kernel::cost;
 use crate::kernel::cost::chips::Target;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
-use crate::kernel::family::{Family, LaunchInput};
+use crate::kernel::description::{Description, Value};
+use crate::kernel::family::{Facts, Family, LaunchInput};
+use crate::kernel::frame::Frame;
 use crate::kernel::joint::check_joint;
 use crate::kernel::launch::{Launch, Params, overlap_pays};
-use crate::kernel::layout::Major;
+use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
 use crate::kernel::operation::{Groups, Operation};
@@ -20,10 +22,6 @@ use crate::operand::DType;
 use crate::problem::{GemmProblem, Problem};
 
 impl Family for Skinny {
-    fn family(&self) -> &'static str {
-        "skinny"
-    }
-
     fn space() -> impl Iterator<Item = (Types, Skinny)> {
         let of = |types| Skinny::configs(types).into_iter().map(move |config| (types, config));
         Types::gemm().into_iter().flat_map(of)
@@ -33,37 +31,45 @@ impl Family for Skinny {
         self.is_leading().then_some(0)
     }
 
-    fn append_to(&self, _types: Types, name: &mut String) {
-        let [m, n, k] = self.user_tile();
-        let Skinny { narrow, a, b, warps_n, stages, split, align, .. } = *self;
-        let warps_k = Skinny::WARPS / warps_n;
-        append!(name, a, b, "_", narrow.name(), "_", m, "x", n, "x", k, "_");
-        append!(name, warps_n, "x", warps_k, "warps_", stages, "stages");
+    fn facts(&self, types: Types) -> Facts {
+        let [a, b] = [self.a, self.b].map(|order| Demand::aligned(order, self.align));
+        Facts {
+            // A split needs clusters, which Hopper introduced.
+            min_cc: if self.split > 1 { 90 } else { 80 },
+            shared_bytes: self.shared_bytes(types),
+            ctas_per_sm: self.ctas_per_sm(types, &Target::H100),
+            demands: [a, b, Demand::NONE],
+            has_twin: true,
+            ..Facts::new("skinny", Operation::Gemm, Skinny::THREADS)
+        }
+    }
+
+    fn append_to(&self, _types: Types, frame: Frame, name: &mut String) {
+        let Layout { a, b, .. } = frame.layout(Layout { a: self.a, b: self.b, out: Major::Row });
+        let [narrow, _] = frame.pair(["m", "n"]);
+        let [m, n, k] = frame.extents(self.tile());
+        let Skinny { warps_n, stages, split, .. } = *self;
+        append!(name, a, b, "_", narrow, "_", m, "x", n, "x", k, "_");
+        append!(name, warps_n, "x", Skinny::WARPS / warps_n, "warps_", stages, "stages");
         if split > 1 {
             append!(name, "_split", split);
         }
-        append!(name, "_align", align);
+        append!(name, "_align", self.align);
     }
 
-    fn threads(&self) -> u32 {
-        Skinny::THREADS
-    }
-
-    fn operation(&self) -> Operation {
-        Operation::Gemm
-    }
-
-    fn min_cc(&self, _types: Types) -> u32 {
-        // A split needs clusters, which Hopper introduced.
-        if self.split > 1 { 90 } else { 80 }
-    }
-
-    fn is_transposed(&self) -> bool {
-        self.narrow == Narrow::N
-    }
-
-    fn demands(&self, _types: Types) -> [Demand; 3] {
-        [Demand::aligned(self.a, self.align), Demand::aligned(self.b, self.align), Demand::NONE]
+    fn describe(&self, _types: Types) -> Option<Description> {
+        let warps_n = self.warps_n;
+        Some(Description::new(
+            "SkinnyDesignMetadata",
+            [
+                Value::Extents(self.tile()),
+                Value::Extents([1, 1, self.split]),
+                Value::Extents([1, warps_n, Skinny::WARPS / warps_n]),
+                Value::Count(self.stages),
+                Value::Count(self.align),
+                Value::Dimension(0),
+            ],
+        ))
     }
 
     /// The program multiplies weights by scales of their rows: codes of 4 bits in groups of 16 and
@@ -81,15 +87,12 @@ impl Family for Skinny {
     }
 
     /// 16-bit weights as the wide operand. The tile's columns lie in one matrix.
-    fn check_joint(&self, types: Types, joint: &Joint) -> Result<(), Unsupported> {
+    fn check_joint(&self, types: Types, joint: &Joint, at: usize) -> Result<(), Unsupported> {
         let [tile, _] = self.tile;
-        if self.narrow == Narrow::N
-            || self.b != Major::Column
-            || types.class() != ProductClass::Half
-        {
-            return Err(Unsupported::NoPanels);
+        match at == 1 && self.b == Major::Column && types.class() == ProductClass::Half {
+            true => check_joint(joint, tile, self.align),
+            false => Err(Unsupported::NoPanels),
         }
-        check_joint(joint, tile, self.align)
     }
 
     fn check_extents(
@@ -99,7 +102,7 @@ impl Family for Skinny {
         _is_fused: bool,
     ) -> Result<(), Unsupported> {
         let Problem::Gemm(problem) = problem else { return Ok(()) };
-        check_count("M * N * L, in tiles,", self.ctas(&self.framed(problem)))?;
+        check_count("M * N * L, in tiles,", self.ctas(problem))?;
         if types.class() != ProductClass::Mixed {
             return Ok(());
         }
@@ -109,74 +112,39 @@ impl Family for Skinny {
             _ => 0,
         };
         let [a, b] = [&problem.a, &problem.b];
-        check_count("8 rows of A, in bytes,", of_rows(types.a, a.shape[1], a.stride[1]))?;
-        check_count("8 columns of B, in bytes,", of_rows(types.b, b.shape[2], b.stride[2]))
+        let a = of_rows(types.a, a.shape[1], a.stride[1]);
+        let b = of_rows(types.b, b.shape[2], b.stride[2]);
+        check_count("8 rows of A or columns of B, in bytes,", a.max(b))
     }
 
-    /// Refuses a narrow side above `rows`: the program would read the wide operand once for each
+    /// Refuses an M above `rows`: the program would read the wide operand once for each
     /// block of as many rows.
     fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
         let Problem::Gemm(problem) = problem else { return Ok(()) };
-        let (dimension, extent) = match self.narrow {
-            Narrow::M => ("M", problem.m()),
-            Narrow::N => ("N", problem.n()),
-        };
-        let limit = i64::from(self.rows);
+        let (dimension, extent, limit) = ("M", problem.m(), i64::from(self.rows));
         match extent > limit {
             true => Err(Unsupported::TooMany { dimension, extent, limit }),
             false => Ok(()),
         }
     }
 
-    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B, or in the same
-    /// memory the sums of the warps that share columns, each row padded by four words; then the
-    /// partial sums received from the other CTAs of a cluster. Persistent kernels have sums and
-    /// stages at the same time.
-    fn shared_bytes(&self, types: Types) -> u32 {
-        let [n, k] = self.tile;
-        let [narrow, wide] = self.operand_types(types);
-        let size = narrow.bytes() as u32;
-        // Rows of the narrow tile have at least 64 bytes (128 of float32), and every thread copies
-        // 16 bytes of the tile.
-        let least = match (self.k_major()[0], size) {
-            (true, _) => 8,
-            (false, 4) => 32,
-            (false, _) => 64 / size,
-        };
-        let rows = self.rows.max(least).max(Skinny::THREADS * 16 / (k * size));
-        let pipeline = self.stages * (rows * size * k + n * k * wide.bits() / 8);
-        // Rows of 32 words need no padding against bank conflicts.
-        let padding = if self.is_persistent(types) && n.is_multiple_of(32) { 0 } else { 4 };
-        let sums = Skinny::WARPS / self.warps_n * self.rows * (n + padding) * 4;
-        let received = if self.split > 1 { self.rows * n * 4 } else { 0 };
-        match self.is_persistent(types) {
-            true => pipeline + sums,
-            false => pipeline.max(sums) + received,
-        }
-    }
-
-    fn ctas_per_sm(&self, types: Types) -> u32 {
-        self.ctas_per_sm_of(types, &Target::H100)
-    }
-
-    fn partials(&self, _types: Types, framed: &GemmProblem) -> Partials {
-        Partials::per_call(framed, Skinny::COLUMNS_OF_CALL)
+    fn partials(&self, _types: Types, problem: &GemmProblem) -> Partials {
+        Partials::per_call(problem, Skinny::COLUMNS_OF_CALL)
     }
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
         request.gemm(|problem, _groups| {
             let (types, target) = (request.types, request.target);
-            let framed = self.framed(problem);
-            let ctas_per_sm = self.ctas_per_sm(types);
+            let ctas_per_sm = self.ctas_per_sm(types, &Target::H100);
             let ctas = match self.is_persistent(types) {
                 true => {
                     let multiprocessors = problem.multiprocessors(target.multiprocessors);
-                    let slots = multiprocessors * self.ctas_per_sm_of(types, &target);
-                    self.ranges(&framed, slots).ctas()
+                    let slots = multiprocessors * self.ctas_per_sm(types, &target);
+                    self.ranges(problem, slots).ctas()
                 }
-                false => self.ctas(&framed),
+                false => self.ctas(problem),
             };
-            let params = GemmParams::new(&framed, None);
+            let params = GemmParams::new(problem, None);
             let params = match self.matrices {
                 1 => Params::Gemm(params),
                 _ => Params::JointGemm(JointGemmParams::new(params, request.panels)),
@@ -190,11 +158,11 @@ impl Family for Skinny {
     }
 
     fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-        cost::skinny::estimate(self, types, ctas_per_sm, query)
+        cost::estimate(self, types, ctas_per_sm, query)
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
-        let [a, b] = self.operand_types(types).map(|dtype| dtype.short_name());
+        let [a, b] = [types.a, types.b].map(|dtype| dtype.short_name());
         let out = types.out.short_name();
         let [a_k_major, b_k_major] = self.k_major();
         let Skinny { rows, tile: [tile_n, tile_k], warps_n, stages, split, align, .. } = *self;
@@ -202,8 +170,7 @@ impl Family for Skinny {
             Method::TensorCores => "MMA",
             Method::Fma => "FMA",
         };
-        let [type_a, type_b] = self.operand_types(types);
-        let name = name_of_gemm(Groups::None, Types { a: type_a, b: type_b, ..types });
+        let name = name_of_gemm(Groups::None, types);
         let orders = orders([a_k_major, b_k_major]);
         let splits = if split > 1 { format!("_split{split}") } else { String::new() };
         let name =
@@ -224,11 +191,37 @@ impl Family for Skinny {
 }
 
 impl Skinny {
+    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B, or in the same
+    /// memory the sums of the warps that share columns, each row padded by four words; then the
+    /// partial sums received from the other CTAs of a cluster. Persistent kernels have sums and
+    /// stages at the same time.
+    fn shared_bytes(&self, types: Types) -> u32 {
+        let [n, k] = self.tile;
+        let [narrow, wide] = [types.a, types.b];
+        let size = narrow.bytes() as u32;
+        // Rows of the narrow tile have at least 64 bytes (128 of float32), and every thread copies
+        // 16 bytes of the tile.
+        let least = match (self.k_major()[0], size) {
+            (true, _) => 8,
+            (false, 4) => 32,
+            (false, _) => 64 / size,
+        };
+        let rows = self.rows.max(least).max(Skinny::THREADS * 16 / (k * size));
+        let pipeline = self.stages * (rows * size * k + n * k * wide.bits() / 8);
+        // Rows of 32 words need no padding against bank conflicts.
+        let padding = if self.is_persistent(types) && n.is_multiple_of(32) { 0 } else { 4 };
+        let sums = Skinny::WARPS / self.warps_n * self.rows * (n + padding) * 4;
+        let received = if self.split > 1 { self.rows * n * 4 } else { 0 };
+        match self.is_persistent(types) {
+            true => pipeline + sums,
+            false => pipeline.max(sums) + received,
+        }
+    }
+
     /// CTAs that an SM holds, limited by shared memory and by the registers that NVRTC allocates.
-    fn ctas_per_sm_of(&self, types: Types, target: &Target) -> u32 {
-        let [narrow, wide] = self.operand_types(types);
+    fn ctas_per_sm(&self, types: Types, target: &Target) -> u32 {
         let by_registers = match (self.align >= 4, self.rows, self.tile[0]) {
-            _ if narrow != wide => 2,
+            _ if types.a != types.b => 2,
             (true, ..) => 3,
             (false, 17.., _) => 1,
             (false, _, 33..) => 2,

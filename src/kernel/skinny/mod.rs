@@ -2,7 +2,8 @@
 //! other operand.
 
 mod config;
+mod cost;
 mod family;
 mod space;
 
-pub use config::{Method, Narrow, Skinny};
+pub use config::{Method, Skinny};

@@ -1,6 +1,6 @@
 //! The configurations of the family.
 
-use super::config::{Method, Narrow, Skinny, k_major};
+use super::config::{Method, Skinny};
 use crate::kernel::layout::Major;
 use crate::kernel::types::{ProductClass, Types};
 use crate::operand::DType;
@@ -125,56 +125,29 @@ impl Skinny {
     pub fn configs(types: Types) -> Vec<Skinny> {
         let halves = types.class() == ProductClass::Half && types.out != DType::F32;
         let words = types.class() == ProductClass::Single;
-        let mixed = Skinny::mixed_side(types);
+        // The wide operand is the one that is converted.
+        let mixed =
+            types.class() == ProductClass::Mixed && types.b.is_widened() && types.out == types.a;
         let is_uniform = types.a == types.b && (halves || words);
-        if types.accumulator != DType::F32
-            || !types.on_tensor_cores()
-            || !(is_uniform || mixed.is_some())
-        {
+        if types.accumulator != DType::F32 || !types.on_tensor_cores() || !(is_uniform || mixed) {
             return Vec::new();
         }
         let method = if words { Method::Fma } else { Method::TensorCores };
+        let orders = Major::BOTH.into_iter().flat_map(|a| Major::BOTH.map(|b| (a, b)));
         let mut configs = Vec::new();
-        for narrow in [Narrow::M, Narrow::N] {
-            for a in Major::BOTH {
-                for b in Major::BOTH {
-                    let k_major = k_major(narrow, a, b);
-                    let shapes = match mixed {
-                        None => shapes(method, k_major),
-                        Some(side) if side == narrow && k_major == [true, true] => {
-                            if types.b.is_whole() { MIXED } else { CODES }
-                        }
-                        Some(_) => &[],
-                    };
-                    configs.extend(shapes.iter().map(
-                        |&(align, rows, tile, warps_n, stages, split)| Skinny {
-                            narrow,
-                            a,
-                            b,
-                            rows,
-                            tile,
-                            warps_n,
-                            stages,
-                            split,
-                            align,
-                            method,
-                            matrices: 1,
-                        },
-                    ));
-                }
-            }
+        for (a, b) in orders {
+            let k_major = [a == Major::Row, b == Major::Column];
+            let shapes = match mixed {
+                false => shapes(method, k_major),
+                true if k_major != [true, true] => &[],
+                true if types.b.is_whole() => MIXED,
+                true => CODES,
+            };
+            configs.extend(shapes.iter().map(|&(align, rows, tile, warps_n, stages, split)| {
+                Skinny { a, b, rows, tile, warps_n, stages, split, align, method, matrices: 1 }
+            }));
         }
         configs
-    }
-
-    /// The narrow side of a mixed product, whose wide operand is the one that is converted. `None`
-    /// for other types, and for outputs of another type than the narrow operand.
-    fn mixed_side(types: Types) -> Option<Narrow> {
-        let (narrow, side) = match types.b.is_widened() {
-            true => (types.a, Narrow::M),
-            false => (types.b, Narrow::N),
-        };
-        (types.class() == ProductClass::Mixed && types.out == narrow).then_some(side)
     }
 
     /// Whether the kernel leads the list without a problem (`kernel/listing.rs`): the first of its

@@ -1,14 +1,14 @@
 //! A configuration of the family.
 
-use crate::kernel::family::Family;
-use crate::kernel::layout::{Layout, Major};
+use crate::kernel::cost::chips::Target;
+use crate::kernel::layout::Layout;
 use crate::kernel::operation::Groups;
 use crate::kernel::reduction::Partials;
 use crate::kernel::tiles::tiles;
 use crate::kernel::types::{ProductClass, Types};
 use crate::problem::GemmProblem;
 
-/// A configuration in the user's frame: `tile` and `warps` refer to the user's M and N.
+/// A configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sm80 {
     pub layout: Layout,
@@ -32,6 +32,29 @@ impl Sm80 {
         tiles(problem, self.groups, self.tile[0], self.tile[1])
     }
 
+    /// Threads of a CTA.
+    pub fn threads(&self) -> u32 {
+        32 * self.warps[0] * self.warps[1]
+    }
+
+    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B. The epilogue
+    /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 sums. float16 sums
+    /// are widened.
+    pub fn shared_bytes(&self, types: Types) -> u32 {
+        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = *self;
+        let [a, b] = [types.a, types.b].map(|dtype| dtype.bytes() as u32);
+        let pipeline = stages * (m * a + n * b) * k;
+        let sum_bytes = types.accumulator.bytes().max(4) as u32;
+        let sums = warps_n * warps_m * 16 * (n / warps_n + 8) * sum_bytes;
+        pipeline.max(sums)
+    }
+
+    /// CTAs that share a multiprocessor of Hopper, by registers and shared memory.
+    pub fn ctas_per_sm(&self, types: Types) -> u32 {
+        let shared = Target::H100.shared_bytes_per_cta / (self.shared_bytes(types) + 1024);
+        (self.threads_per_sm(types) / self.threads()).min(shared).max(1)
+    }
+
     /// Threads for which a multiprocessor of Hopper has registers: `THREADS_PER_SM` of the program.
     pub fn threads_per_sm(&self, types: Types) -> u32 {
         let per_sum = match (types.class(), self.align) {
@@ -46,20 +69,6 @@ impl Sm80 {
             128.. => 256,
             64.. => 384,
             _ => 512,
-        }
-    }
-
-    /// The configuration in the frame of the program, which writes row-major: a column-major output
-    /// is the row-major output of the transposed product.
-    pub fn program_config(&self) -> Sm80 {
-        match self.layout.out {
-            Major::Row => *self,
-            Major::Column => Sm80 {
-                layout: self.layout.transposed(),
-                tile: [self.tile[1], self.tile[0], self.tile[2]],
-                warps: [self.warps[1], self.warps[0]],
-                ..*self
-            },
         }
     }
 

@@ -2,6 +2,7 @@
 //! every later chip.
 
 mod config;
+mod cost;
 mod family;
 mod space;
 

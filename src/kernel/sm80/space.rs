@@ -3,7 +3,6 @@
 use super::config::Sm80;
 use crate::epilogue::{BlockScale, Scaling};
 use crate::kernel::cost::chips::min_shared_bytes_per_cta;
-use crate::kernel::family::Family;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::operation::Groups;
 use crate::kernel::types::{ProductClass, Types};
@@ -38,8 +37,13 @@ const ALIGN_16_FEW_SUMS: [TileWarpsStages; 5] = [
 
 /// For few rows of mixed and float8 products, in addition: memory bounds them, and few CTAs need
 /// many stages to have enough bytes in flight. Activations are contiguous along K and N.
-const FEW_ROWS: [TileWarpsStages; 3] =
-    [([64, 64, 64], [2, 2], 6), ([32, 64, 64], [1, 4], 6), ([16, 64, 64], [1, 4], 6)];
+const FEW_ROWS: [TileWarpsStages; 3] = [
+    ([64, 64, 64], [2, 2], STAGES_OF_FEW_ROWS),
+    ([32, 64, 64], [1, 4], STAGES_OF_FEW_ROWS),
+    ([16, 64, 64], [1, 4], STAGES_OF_FEW_ROWS),
+];
+/// No other configuration has as many.
+const STAGES_OF_FEW_ROWS: u32 = 6;
 
 /// For loads of 4 bytes, the minimum of `cp.async`.
 const ALIGN_4: [TileWarpsStages; 3] =
@@ -137,15 +141,11 @@ impl Sm80 {
         };
         let wider = element * types.widening();
         let k_of = |k| if class == ProductClass::Double { k } else { k * 2 / wider };
-        for layout in Layout::all() {
+        for layout in Layout::of_programs() {
             let kind = |align, fast_sums| (align, Groups::None, fast_sums);
             let fast = if class == ProductClass::Float8 { FLOAT8_FAST } else { &[] };
             let few: &[_] = match class {
-                ProductClass::Float8 | ProductClass::Mixed
-                    if [layout.a, layout.out] == [Major::Row; 2] =>
-                {
-                    &FEW_ROWS
-                }
+                ProductClass::Float8 | ProductClass::Mixed if layout.a == Major::Row => &FEW_ROWS,
                 _ => &[],
             };
             let exact = shapes.iter().map(|(align, shapes)| (kind(*align, false), *shapes));
@@ -158,10 +158,9 @@ impl Sm80 {
                 }
             }
         }
-        let by_rows = || Layout::all().filter(|layout| layout.out == Major::Row);
         let grouped = [(16, GROUPED[0]), (4, GROUPED[1]), (element, GROUPED[2])];
         if matches!(class, ProductClass::Half | ProductClass::Float8) {
-            for layout in by_rows() {
+            for layout in Layout::of_programs() {
                 for (align, shapes) in grouped {
                     // A group begins at any row. If A is contiguous along rows, groups have element
                     // alignment only.
@@ -182,7 +181,7 @@ impl Sm80 {
             ProductClass::Single => &GROUPED_WORDS,
             _ => &[],
         };
-        for layout in by_rows() {
+        for layout in Layout::of_programs() {
             for (align, shapes) in along_k.iter().copied() {
                 if !layout.allows_groups_along_k() && align > element {
                     continue;
@@ -194,6 +193,11 @@ impl Sm80 {
             }
         }
         configs
+    }
+
+    /// Whether the configuration is for few rows, not for few columns.
+    pub(super) fn is_for_few_rows(&self) -> bool {
+        self.stages == STAGES_OF_FEW_ROWS
     }
 
     /// Whether the program serves the tile: rows of A's and B's tiles have the 64 bytes of a
@@ -208,7 +212,7 @@ impl Sm80 {
         };
         fits(self.layout.a == Major::Row, m, types.a)
             && fits(self.layout.b == Major::Column, n, types.b)
-            && self.program_config().lanes_of_row(types) >= 2
+            && self.lanes_of_row(types) >= 2
     }
 
     /// Whether the program applies block scales: to the sums of float8 products of 32, of 64 or of

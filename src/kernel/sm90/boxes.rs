@@ -8,7 +8,7 @@ use crate::problem::GemmProblem;
 const ATOM: u32 = 8;
 
 impl Sm90 {
-    /// For the program's A and B: the 128-byte rows that one K block of a tile reads, including
+    /// For A and B of `wgmma`: the 128-byte rows that one K block of a tile reads, including
     /// rows of a box outside the operand, and the alignment of the rows in bytes.
     pub fn rows_read(&self, problem: &GemmProblem) -> [(u32, u32); 2] {
         let (sides, k_major) = (self.sides(problem), self.k_major());
@@ -43,14 +43,14 @@ impl Sm90 {
         ((inside + last) & !last, if whole { aligned } else { 16 })
     }
 
-    /// Bytes of a row of the boxes that TMA loads for the program's A (0) or B (1): 128, or 64 for
+    /// Bytes of a row of the boxes that TMA loads for `wgmma`'s A (0) or B (1): 128, or 64 for
     /// an A with `half_rows`, and for a B that is contiguous along N if fewer columns outside the
     /// tile are then loaded. TMA takes longer for twice the rows of B, so 64 pays only for narrow
     /// tiles and for 256-row tiles, which gain a stage.
     pub fn row_bytes(&self, at: usize) -> u32 {
         let [m, n] = self.tile;
         let narrow = n.next_multiple_of(32) < n.next_multiple_of(64) && (n <= 96 || m == 256);
-        let half_b = || narrow && !self.k_major()[1] && self.packed == [false, false];
+        let half_b = || narrow && !self.k_major()[1] && !self.packs();
         if (at == 0 && self.half_rows) || (at == 1 && half_b()) { ROW_BYTES / 2 } else { ROW_BYTES }
     }
 
@@ -73,7 +73,7 @@ impl Sm90 {
         let rows = sides[at].view.shape[sides[at].rows].max(1) as u64;
         // Only the device knows where a group's rows end. If threads load A, the program loads B's
         // slice as one box. Unequal slices are one box each.
-        let has_groups = self.groups == Groups::AlongM && at == usize::from(self.crossed());
+        let has_groups = self.groups == Groups::AlongM && at == self.side_of(0);
         if has_groups || self.loads_by_threads() || slice > shorter {
             return slice;
         }
@@ -81,7 +81,7 @@ impl Sm90 {
             return rows as u32;
         }
         // A box of a dual GEMM holds as many rows of each matrix.
-        let unit = if self.dual && at == self.side_of_b() { 2 * ATOM } else { ATOM };
+        let unit = if self.dual && at == self.side_of(1) { 2 * ATOM } else { ATOM };
         let loaded = |of_box: u32| rows.next_multiple_of(u64::from(of_box));
         (2..=4)
             .filter(|boxes| slice.is_multiple_of(boxes * unit))

@@ -24,8 +24,8 @@ impl Schedule {
     }
 }
 
-/// A configuration. Tile and cluster are in the program's frame: `wgmma` takes 64 rows along M, and
-/// 8 or more along N.
+/// A configuration. Tile and cluster are those of `wgmma`, which takes 64 rows along its M, and 8
+/// or more along its N. If `swapped`, its A is the program's B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sm90 {
     /// The operands' orders in memory. The order of a packed operand is ignored.
@@ -43,15 +43,15 @@ pub struct Sm90 {
     /// Whether the split is a grid split: the slices of K (`k_splits`) are spread over the grid,
     /// and their partial sums meet in workspace.
     pub over_grid: bool,
-    /// Whether the program computes the transposed product and stores it transposed. This puts few
-    /// rows on the program's N, and an operand that `wgmma` takes from registers on its A.
+    /// Whether `wgmma` computes the transposed product, which is stored transposed. This puts few
+    /// rows on the N of `wgmma`, and an operand that it takes from registers on its A.
     pub swapped: bool,
-    /// Whether rows of the program's A in shared memory have 64 bytes instead of 128, which halves
+    /// Whether rows of `wgmma`'s A in shared memory have 64 bytes instead of 128, which halves
     /// the K blocks of a mixed product: stages of many columns then fit.
     pub half_rows: bool,
     /// Whether A and B are packed first.
     pub packed: [bool; 2],
-    /// Alignment in bytes of the address, strides and rows of the program's A: 16 for TMA. With 8
+    /// Alignment in bytes of the address, strides and rows of `wgmma`'s A: 16 for TMA. With 8
     /// or 4, threads load A, which is then K-major with 16-bit elements.
     pub align: u32,
     /// What the groups of a grouped GEMM divide.
@@ -62,16 +62,18 @@ pub struct Sm90 {
     /// Whether the kernel multiplies A by two matrices B (dual GEMM), whose columns alternate in
     /// blocks of 8 in the tile. `tile` counts the columns of both.
     pub dual: bool,
-    /// Matrices B: 1, or the number of those of a joint GEMM, whose columns are the program's.
+    /// Matrices of the operand `joined`: 1, or the number of those of a joint GEMM.
     pub matrices: u32,
+    /// The program's A (0) or B (1), which has several matrices in a joint GEMM.
+    pub joined: usize,
 }
 
 /// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its weights. Some
 /// rows have half as many (`Sm90::row_bytes`).
 pub const ROW_BYTES: u32 = 128;
 
-/// An operand of the program: its view, and the indices of its row dimension (column dimension for
-/// B) and of K.
+/// An operand of `wgmma`: its view, and the indices of its row dimension (column dimension for B)
+/// and of K.
 pub struct Side<'a> {
     pub view: &'a View,
     pub rows: usize,
@@ -100,12 +102,8 @@ impl Sm90 {
             fast_sums: false,
             dual: false,
             matrices: 1,
+            joined: 1,
         }
-    }
-
-    /// Whether the program's A is the user's B.
-    pub fn crossed(&self) -> bool {
-        (self.layout.out == Major::Column) != self.swapped
     }
 
     /// The problem with the columns of both matrices B of a dual GEMM. Its output keeps its own.
@@ -117,25 +115,29 @@ impl Sm90 {
         doubled
     }
 
-    /// The place of the user's B among the program's operands.
-    pub(super) fn side_of_b(&self) -> usize {
-        usize::from(!self.crossed())
+    /// Values of the program's A and B, or M and N, as those of `wgmma`, and the reverse.
+    pub fn of_wgmma<T>(&self, [a, b]: [T; 2]) -> [T; 2] {
+        if self.swapped { [b, a] } else { [a, b] }
     }
 
-    /// The program's two operands, A first.
+    /// The operand of `wgmma` that is the program's A (0) or B (1).
+    pub(super) fn side_of(&self, at: usize) -> usize {
+        if self.swapped { 1 - at } else { at }
+    }
+
+    /// The operands of `wgmma`, A first.
     pub(super) fn sides<'a>(&self, problem: &'a GemmProblem) -> [Side<'a>; 2] {
         let a = Side { view: &problem.a, rows: 1, k: 2, packed: self.packed[0] };
         let b = Side { view: &problem.b, rows: 2, k: 1, packed: self.packed[1] };
-        if self.crossed() { [b, a] } else { [a, b] }
+        self.of_wgmma([a, b])
     }
 
-    /// Whether the program's operands are K-major.
+    /// Whether the operands of `wgmma` are K-major.
     pub fn k_major(&self) -> [bool; 2] {
-        let (a, b) = (self.layout.a == Major::Row, self.layout.b == Major::Column);
-        if self.crossed() { [b, a] } else { [a, b] }
+        self.of_wgmma([self.layout.a == Major::Row, self.layout.b == Major::Column])
     }
 
-    /// Whether the program loads A into registers: the weights of a mixed product, to convert
+    /// Whether `wgmma` takes A from registers: the weights of a mixed product, to convert
     /// them, and 4-byte elements that are not K-major. From shared memory, `wgmma` reads an operand
     /// that is not K-major only if its elements have 16 bits; 8-bit operands are packed instead.
     pub fn a_from_registers(&self, types: Types) -> bool {
@@ -146,31 +148,29 @@ impl Sm90 {
         }
     }
 
-    /// The required alignment of the user's A (0) or B (1) in bytes, unless it is packed.
+    /// The required alignment of the program's A (0) or B (1) in bytes, unless it is packed.
     pub fn aligned_to(&self, at: usize) -> u32 {
-        if self.crossed() == (at == 1) { self.align } else { 16 }
+        if self.side_of(at) == 0 { self.align } else { 16 }
     }
 
-    /// Whether threads load the program's A.
+    /// Whether threads load `wgmma`'s A.
     pub fn loads_by_threads(&self) -> bool {
         self.align < 16
     }
 
-    /// M, N and K of a tile in the user's frame.
-    pub fn user_tile(&self, types: Types) -> [u32; 3] {
-        let [m, n] = self.tile;
-        let k = self.k_block(types);
-        if self.crossed() { [n, m, k] } else { [m, n, k] }
+    /// M, N and K of the program's tile.
+    pub fn program_tile(&self, types: Types) -> [u32; 3] {
+        let [m, n] = self.of_wgmma(self.tile);
+        [m, n, self.k_block(types)]
     }
 
-    /// CTAs of a cluster along M, N and K in the user's frame.
-    pub fn user_cluster(&self) -> [u32; 3] {
-        let [m, n] = self.cluster;
-        let split = if self.in_cluster() { self.split } else { 1 };
-        if self.crossed() { [n, m, split] } else { [m, n, split] }
+    /// CTAs of a cluster along the program's M, N and K.
+    pub fn program_cluster(&self) -> [u32; 3] {
+        let [m, n] = self.of_wgmma(self.cluster);
+        [m, n, if self.in_cluster() { self.split } else { 1 }]
     }
 
-    /// Elements of K in a block: a row of the program's A, in a mixed product of the narrower
+    /// Elements of K in a block: a row of `wgmma`'s A, in a mixed product of the narrower
     /// elements.
     pub fn k_block(&self, types: Types) -> u32 {
         8 * self.row_bytes(0) / types.narrower_bits()

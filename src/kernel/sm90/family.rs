@@ -1,14 +1,14 @@
 use super::config::Sm90;
-use super::{placement, source};
+use super::{cost, placement, source};
 use crate::epilogue::{Joint, Scaling};
-use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
-use crate::kernel::demand::Demand;
-use crate::kernel::family::{Family, LaunchInput};
+use crate::kernel::description::{Description, Value};
+use crate::kernel::family::{Facts, Family, LaunchInput};
+use crate::kernel::frame::Frame;
 use crate::kernel::launch::Launch;
-use crate::kernel::layout::Major;
+use crate::kernel::layout::Layout;
 use crate::kernel::name::append;
-use crate::kernel::operation::Operation;
+use crate::kernel::operation::{Groups, Operation};
 use crate::kernel::program::ProgramParts;
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::{ProductClass, Types};
@@ -16,10 +16,6 @@ use crate::kernel::unsupported::Unsupported;
 use crate::problem::{GemmProblem, Problem};
 
 impl Family for Sm90 {
-    fn family(&self) -> &'static str {
-        "sm90"
-    }
-
     fn space() -> impl Iterator<Item = (Types, Sm90)> {
         let of = |types| Sm90::configs(types).into_iter().map(move |config| (types, config));
         Types::gemm().into_iter().flat_map(of)
@@ -29,17 +25,41 @@ impl Family for Sm90 {
         Sm90::leading_place(self)
     }
 
-    fn append_to(&self, types: Types, name: &mut String) {
-        let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
+    fn facts(&self, types: Types) -> Facts {
+        let packs = self.packs();
+        Facts {
+            min_cc: 90,
+            only_min_cc: true, // wgmma exists on Hopper only.
+            shared_bytes: self.shared_bytes(types),
+            ctas_per_sm: self.ctas_per_sm(types),
+            demands: self.demands(types),
+            has_twin: self.groups == Groups::None,
+            swapped: self.swapped,
+            rounds_float32: types.class() == ProductClass::Single,
+            fast_sums: self.fast_sums,
+            n_step: Sm90::n_step(types),
+            fuses: self.leaves_registers_for_epilogues(types),
+            fuses_dual: self.serves_dual(types),
+            gathers: self.gathers(types),
+            packs,
+            takes_workspace: self.over_grid || packs,
+            ..Facts::new("sm90", Operation::gemm(self.groups), self.threads())
+        }
+    }
+
+    fn append_to(&self, types: Types, frame: Frame, name: &mut String) {
+        let Layout { a, b, out } = frame.layout(self.layout);
+        let [m, n, k] = frame.extents(self.program_tile(types));
+        let [cluster_m, cluster_n, _] = frame.extents(self.program_cluster());
         // Orders of A, B and out; "p" for a packed operand.
-        for (packed, major) in self.packed.into_iter().zip([self.layout.a, self.layout.b]) {
+        for (packed, major) in frame.pair(self.packed).into_iter().zip([a, b]) {
             if packed {
                 append!(name, "p");
             } else {
                 append!(name, major);
             }
         }
-        append!(name, self.layout.out, "_", m, "x", n, "x", k, "_");
+        append!(name, out, "_", m, "x", n, "x", k, "_");
         append!(name, self.schedule.name(), self.consumers, "_");
         append!(name, self.stages, "stages_cluster", cluster_m, "x", cluster_n);
         if self.split > 1 {
@@ -56,32 +76,23 @@ impl Family for Sm90 {
         }
     }
 
-    fn threads(&self) -> u32 {
-        Sm90::threads(self)
-    }
-
-    fn operation(&self) -> Operation {
-        Operation::gemm(self.groups)
-    }
-
-    fn min_cc(&self, _types: Types) -> u32 {
-        90
-    }
-
-    fn is_for_one_cc(&self) -> bool {
-        true // wgmma exists on Hopper only.
-    }
-
-    fn is_transposed(&self) -> bool {
-        self.layout.out == Major::Column
-    }
-
-    fn is_crossed(&self) -> bool {
-        self.crossed()
-    }
-
-    fn takes_epilogues(&self, types: Types) -> bool {
-        self.leaves_registers_for_epilogues(types)
+    fn describe(&self, types: Types) -> Option<Description> {
+        Some(Description::new(
+            "Sm90DesignMetadata",
+            [
+                Value::Extents(self.program_tile(types)),
+                Value::Extents(self.program_cluster()),
+                Value::Count(self.stages),
+                Value::Name(self.schedule.name()),
+                Value::Count(self.consumers),
+                Value::Count(self.split),
+                Value::Flag(self.over_grid),
+                Value::Flag(self.swapped),
+                Value::Operands(self.packed),
+                Value::Count(self.align),
+                Value::Flag(self.fast_sums),
+            ],
+        ))
     }
 
     fn takes_scaling(&self, types: Types, scaling: &Scaling) -> bool {
@@ -93,24 +104,8 @@ impl Family for Sm90 {
         types.class() == ProductClass::Float8 && scaling.factors().any(|(_, of)| of.is_whole())
     }
 
-    fn serves_dual(&self, types: Types) -> bool {
-        Sm90::serves_dual(self, types)
-    }
-
-    fn check_joint(&self, types: Types, joint: &Joint) -> Result<(), Unsupported> {
-        Sm90::check_joint(self, types, joint)
-    }
-
-    fn gathers(&self, types: Types) -> bool {
-        Sm90::gathers(self, types)
-    }
-
-    fn sums_fast(&self) -> bool {
-        self.fast_sums
-    }
-
-    fn demands(&self, types: Types) -> [Demand; 3] {
-        Sm90::demands(self, types)
+    fn check_joint(&self, types: Types, joint: &Joint, at: usize) -> Result<(), Unsupported> {
+        Sm90::check_joint(self, types, joint, at)
     }
 
     fn check_extents(
@@ -138,32 +133,16 @@ impl Family for Sm90 {
         }
     }
 
-    fn packs(&self) -> bool {
-        self.packed.contains(&true)
-    }
-
     fn packed_bytes(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
         Sm90::packed_bytes(self, problem)
-    }
-
-    fn shared_bytes(&self, types: Types) -> u32 {
-        Sm90::shared_bytes(self, types)
-    }
-
-    fn ctas_per_sm(&self, types: Types) -> u32 {
-        Sm90::ctas_per_sm(self, types)
-    }
-
-    fn takes_workspace(&self) -> bool {
-        self.over_grid || self.packs()
     }
 
     fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
         Sm90::workspace_bytes(self, problem)
     }
 
-    fn partials(&self, types: Types, framed: &GemmProblem) -> Partials {
-        Sm90::partials(self, types, framed)
+    fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
+        Sm90::partials(self, types, problem)
     }
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
@@ -194,7 +173,7 @@ impl Family for Sm90 {
         if self.dual {
             return self.estimate_both(types, ctas_per_sm, query);
         }
-        cost::sm90::estimate(self, types, ctas_per_sm, query)
+        cost::estimate(self, types, ctas_per_sm, query)
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
@@ -221,6 +200,6 @@ impl Sm90 {
     #[inline(never)]
     fn estimate_both(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
         let problem = &self.doubled(query.problem);
-        cost::sm90::estimate(self, types, ctas_per_sm, &query.with_problem(problem))
+        cost::estimate(self, types, ctas_per_sm, &query.with_problem(problem))
     }
 }

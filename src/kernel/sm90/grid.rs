@@ -6,7 +6,7 @@ use crate::kernel::tiles;
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
 
-/// The clusters that cover an output. Pairs are rows and columns in the program's frame.
+/// The clusters that cover an output. Pairs are M and N of `wgmma`.
 pub struct TileGrid {
     /// Extents of the output; at least 1.
     pub extent: [f64; 2],
@@ -35,10 +35,9 @@ impl Sm90 {
         share(0) * share(1)
     }
 
-    /// M and N of a cluster's tiles together, in the user's frame.
+    /// The program's M and N of a cluster's tiles together.
     fn cluster_tile(&self) -> [u32; 2] {
-        let [m, n] = [0, 1].map(|at| self.tile[at] * self.cluster[at]);
-        if self.crossed() { [n, m] } else { [m, n] }
+        self.of_wgmma([0, 1].map(|at| self.tile[at] * self.cluster[at]))
     }
 
     /// Clusters that cover the output; with groups along M, an upper bound.
@@ -69,8 +68,8 @@ impl Sm90 {
     }
 
     /// The partial results of a reduction that the program stores: for each column, one per group
-    /// of rows that a warp's lanes hold at once; for each row, one per round of columns. `problem`
-    /// has a row-major output. (An epilogue of a dual GEMM has no reductions.)
+    /// of rows that a warp's lanes hold at once; for each row, one per round of columns. (An epilogue
+    /// of a dual GEMM has no reductions.)
     pub(super) fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
         let covered = |at: usize, extent: i64| {
             (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]))

@@ -1,11 +1,10 @@
 //! Launch parameters: packing, tensor maps, workspace, the grid.
 
-use super::config::{ROW_BYTES, Sm90};
+use super::config::{ROW_BYTES, Side, Sm90};
 use super::params::{Sm90Params, Sm90Scalars};
 use super::placement::Placement;
 use crate::epilogue::Joint;
 use crate::kernel::launch::{Launch, Params};
-use crate::kernel::layout::Major;
 use crate::kernel::limits::check_count;
 use crate::kernel::operation::Groups;
 use crate::kernel::pack::{self, Pack};
@@ -62,7 +61,7 @@ impl Sm90 {
         problem: &GemmProblem,
         groups: Option<&GroupedGemmProblem>,
         factor: Option<&View>,
-        panels: &[&View],
+        panels: &[View],
         placement: Option<&Placement>,
         multiprocessors: u32,
         workspace: u64,
@@ -70,10 +69,11 @@ impl Sm90 {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
         let k_block = self.k_block(types);
-        let of_b = self.side_of_b();
-        // The first matrix B of a joint GEMM, whose problem has the columns of all.
-        let mut first_b = problem.b;
-        first_b.shape[2] -= panels.iter().map(|view| view.shape[2]).sum::<i64>();
+        let joined = self.side_of(self.joined);
+        // The first matrix of a joint GEMM, whose problem has the rows or columns of all.
+        let Side { view: all, rows: dim, .. } = sides[joined];
+        let mut first = *all;
+        first.shape[dim] -= panels.iter().map(|view| view.shape[dim]).sum::<i64>();
         let map_of = |at: usize, view: &View| {
             let side = &sides[at];
             let (sharers, row) = (self.cluster[1 - at], self.row_bytes(at));
@@ -93,7 +93,7 @@ impl Sm90 {
                 data_type: TensorMap::data_type(view.dtype, true),
                 // An operand without elements is never read, but its map needs a device address.
                 address: if view.numel() > 0 { view.data } else { problem.out.data & !15 },
-                second: if self.dual && at == self.side_of_b() { 16 } else { 0 },
+                second: if self.dual && at == self.side_of(1) { 16 } else { 0 },
                 // Extents of a map are at least 1, even if K is 0.
                 extents: [
                     (view.shape[inner] / i64::from(packing)).max(1) as u64,
@@ -115,12 +115,12 @@ impl Sm90 {
                 },
             }
         };
-        let map = |at: usize| map_of(at, if at == of_b { &first_b } else { sides[at].view });
+        let map = |at: usize| map_of(at, if at == joined { &first } else { sides[at].view });
         let gathered = groups.filter(|of| of.gathers());
         let by_threads = self.loads_by_threads() || gathered.is_some();
         let mut maps = [(!by_threads).then(|| map(0)), Some(map(1))];
         let mut reversed = false;
-        if let (Some(factor), Some(map)) = (factor.filter(|_| self.dual), &mut maps[of_b])
+        if let (Some(factor), Some(map)) = (factor.filter(|_| self.dual), &mut maps[joined])
             && factor.numel() > 0
         {
             (*map, reversed) = map.with_matrices(problem.b.data, factor.data);
@@ -128,19 +128,14 @@ impl Sm90 {
         let (m, n) = (sides[0].view.shape[sides[0].rows], sides[1].view.shape[sides[1].rows]);
         let batched = |at: usize| i32::from(sides[at].view.stride[0] != 0);
         let out = &problem.out;
-        // Dimensions of the output in memory: `columns` is the contiguous one.
-        let (rows, columns) = match self.layout.out {
-            Major::Row => (1, 2),
-            Major::Column => (2, 1),
-        };
         let (power, box_bytes) = self.box_bytes(types);
         let stored_by_copy_engine = !self.swapped && power >= 16 && self.out_is_aligned(types, out);
         let out_map = TensorMap {
             data_type: TensorMap::data_type(types.out, false),
             address: out.data,
             second: 0,
-            extents: [out.shape[columns] as u64, out.shape[rows] as u64, out.shape[0] as u64],
-            strides: [rows, 0].map(|dim| stride_bytes(out, dim)),
+            extents: [out.shape[2] as u64, out.shape[1] as u64, out.shape[0] as u64],
+            strides: [1, 0].map(|dim| stride_bytes(out, dim)),
             box_extents: [self.box_n(types), 16, 1],
             swizzle: if box_bytes == power {
                 TensorMap::swizzle(box_bytes)
@@ -152,7 +147,7 @@ impl Sm90 {
         let along = |dimension: usize| sides[0].view.stride[dimension];
         let scalars = Sm90Scalars {
             out: out.data,
-            out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
+            out_stride: out.stride,
             m: m as i32,
             n: n as i32,
             k: problem.k() as i32,
@@ -193,9 +188,9 @@ impl Sm90 {
             _ => tiles,
         };
         let mut further = [None; Joint::MOST - 1];
-        let of_panels = panels.iter().zip(starts(problem.n(), panels));
+        let of_panels = panels.iter().zip(starts(all.shape[dim], panels, dim));
         for (panel, (view, start)) in further.iter_mut().zip(of_panels) {
-            *panel = Some((map_of(of_b, view), start as i32));
+            *panel = Some((map_of(joined, view), start as i32));
         }
         let out_map = stored_by_copy_engine.then_some(out_map);
         let ([slice, shorter], b_along_k) = (self.slices(1), sides[1].packed || self.k_major()[1]);

@@ -51,7 +51,7 @@ impl Sm90 {
     /// other kernels.
     pub(super) fn leading_place(&self) -> Option<usize> {
         let Sm90 { tile, consumers, schedule, cluster, split, swapped, over_grid, .. } = *self;
-        if self.packed.contains(&true) || self.loads_by_threads() || self.has_groups() {
+        if self.packs() || self.loads_by_threads() || self.has_groups() {
             return None;
         }
         let shape = Shape { tile, consumers, schedule, cluster, split };

@@ -148,12 +148,12 @@ impl Sm90 {
     /// of a mixed product (`Sm90WeightScales`).
     pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
         if types.class() == ProductClass::Mixed {
-            // The weights are the program's A. An instruction multiplies 16 elements of K.
-            let Scaling { a, b, .. } = scaling.framed(self.crossed());
+            // The weights are `wgmma`'s A. An instruction multiplies 16 elements of K.
+            let [a, b] = self.of_wgmma([scaling.a, scaling.b]);
             return b.is_none()
                 && a.is_some_and(|scale| scale.depth.is_multiple_of(16) && !scale.is_swizzled);
         }
-        let Scaling { a, b, .. } = scaling.framed(self.crossed());
+        let [a, b] = self.of_wgmma([scaling.a, scaling.b]);
         // An instruction multiplies 32 elements of K. Of groups along K, a part of a K block may
         // lie outside the group, and the group may be empty: its scale does not apply.
         let is_along_k = self.groups == Groups::AlongK;

@@ -2,6 +2,7 @@
 
 mod boxes;
 mod config;
+mod cost;
 mod family;
 mod grid;
 mod grouped_shapes;
@@ -18,6 +19,4 @@ mod support;
 mod tile_order;
 
 pub use config::{Schedule, Sm90};
-pub use grid::TileGrid;
 pub use params::{Sm90Params, Sm90Scalars};
-pub use placement::{FITTED_START_ALONE, Placed, placed};

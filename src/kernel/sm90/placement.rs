@@ -5,12 +5,12 @@
 //! same time. The CTAs of a grid that overlaps the preceding grid start on any multiprocessor.
 
 use super::config::{ROW_BYTES, Schedule, Sm90};
+use super::cost::rates::{
+    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, FITTED_ONE_CONSUMER,
+};
 use super::grid::TileGrid;
 use crate::kernel::cost::chips::hopper::SMS_PER_GPC;
 use crate::kernel::cost::query::operand_bytes;
-use crate::kernel::cost::sm90_rates::{
-    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, FITTED_ONE_CONSUMER,
-};
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
 
@@ -139,8 +139,7 @@ impl Sm90 {
         }
         let is_plain =
             self.cluster_size() == 1 && self.split == 1 && !self.has_groups() && ctas_per_sm == 1;
-        if !is_plain || self.loads_by_threads() || self.packed != [false; 2] || problem.batch() != 1
-        {
+        if !is_plain || self.loads_by_threads() || self.packs() || problem.batch() != 1 {
             return None;
         }
         if self.rows_read(problem).iter().any(|(_, aligned)| *aligned < ROW_BYTES) {

@@ -12,13 +12,13 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
     let Sm90 { split, over_grid, swapped, groups, align, fast_sums, .. } = *config;
     let [a_k_major, b_k_major] = config.k_major();
-    // The operands' types in the program's order.
-    let ordered = if config.crossed() { types.transposed() } else { types };
+    // The operands' types in the order of `wgmma`.
+    let ordered = if config.swapped { types.transposed() } else { types };
     let (arguments, [a_row, b_row]) =
         (type_arguments(ordered), [0, 1].map(|at| config.row_bytes(at)));
     let (mut matrices, _) = joint_arguments(config.matrices);
     if config.matrices > 1 {
-        matrices += &format!(", {}", config.crossed());
+        matrices += &format!(", {}", config.side_of(config.joined) == 0);
     }
     let groups = groups.argument();
     let schedule = match config.schedule {
@@ -39,7 +39,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     }
 }
 
-/// The name of the program. `types`: in the program's order.
+/// The name of the program. `types`: in the order of `wgmma`.
 fn name(config: &Sm90, types: Types) -> String {
     let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
     let (schedule, orders) = (config.schedule.name(), orders(config.k_major()));

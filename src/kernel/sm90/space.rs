@@ -29,175 +29,201 @@ fn shares_sm(shape: &Shape, types: Types) -> bool {
 /// Most stages of a pipeline: further stages hide no more latency.
 const MAX_STAGES: u32 = 12;
 
+/// Shapes, and the kind of kernel that has them.
+type Kind = (Vec<Shape>, Sm90);
+
 impl Sm90 {
     /// The configurations for these types; none where `wgmma` does not multiply them.
     pub fn configs(types: Types) -> Vec<Sm90> {
         if !types.on_tensor_cores() || !is_multiplied(types) {
             return Vec::new();
         }
-        let class = types.class();
-        let mut configs = Vec::new();
-        let mut offer = |shapes: Vec<Shape>, kind: Sm90| {
-            let shapes = shapes.into_iter().filter(|shape| serves_types(shape, kind, types));
-            for shape in shapes {
-                let Shape { tile, consumers, schedule, cluster, split } = shape;
-                let with =
-                    |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
-                // As many stages as fit.
-                let most = if kind.loads_by_threads() {
-                    SHARED_BYTES_BESIDE_L1
-                } else if class == ProductClass::Mixed && shares_sm(&shape, types) {
-                    SHARED_BYTES_OF_TWO
-                } else {
-                    SHARED_BYTES_PER_CTA
-                };
-                let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes(types));
-                configs.extend(
-                    stages.rev().map(with).find(|config| config.shared_bytes(types) <= most),
-                );
-            }
+        let (plain, grouped) = match types.class() {
+            ProductClass::Half => (halves(types), grouped_halves()),
+            ProductClass::Single => (words(types), Vec::new()),
+            ProductClass::Mixed => (mixed(types), grouped_mixed(types)),
+            _ => (bytes(types), grouped_bytes(types)),
         };
-        for packed in [[false, false], [true, false], [false, true], [true, true]] {
-            for layout in Layout::all() {
-                // Packing accepts both orders, so one layout represents both.
-                let k_major = [layout.a == Major::Row, layout.b == Major::Column];
-                // A copy moves whole elements, of whole bytes.
-                let has_copies =
-                    !types.stores_float32_sums() && types.a.is_whole() && types.b.is_whole();
-                if (0..2).any(|side| !k_major[side] && packed[side])
-                    || (packed.contains(&true) && !has_copies)
-                {
-                    continue;
-                }
-                if class == ProductClass::Mixed {
-                    // The operand that is converted is the program's A, K-major.
-                    let b_is_first = types.b.is_widened();
-                    // Weights of 4 bits and of float8 multiply rows of activations.
-                    let has_all_layouts = types.b.is_whole() && !types.b.is_float8();
-                    let multiplies_rows =
-                        layout == Layout { a: Major::Row, b: Major::Column, out: Major::Row };
-                    if k_major[usize::from(b_is_first)] && (has_all_layouts || multiplies_rows) {
-                        let shapes = match packed.contains(&true) {
-                            true => shapes::mixed_packed(),
-                            false if types.b.is_whole() && types.a.is_whole() => shapes::mixed(),
-                            false => shapes::codes(),
-                        };
-                        let swapped = b_is_first != (layout.out == Major::Column);
-                        let kind = Sm90 { packed, swapped, ..Sm90::of(layout) };
-                        offer(shapes, kind);
-                        // Integers of 8 bits are not timed in these tiles.
-                        if !has_all_layouts && !packed.contains(&true) {
-                            offer(shapes::mixed_wide(), Sm90 { half_rows: true, ..kind });
-                        }
-                    }
-                    continue;
-                }
-                if matches!(class, ProductClass::Float8 | ProductClass::Integer8) {
-                    // Operands that are not K-major are packed.
-                    if k_major == [true, true] {
-                        let kind = Sm90 { packed, ..Sm90::of(layout) };
-                        if packed.contains(&true) {
-                            offer(shapes::eight_bit_packed(), kind);
-                        } else {
-                            offer(shapes::eight_bit(), kind);
-                            offer(shapes::eight_bit_swapped(), Sm90 { swapped: true, ..kind });
-                            let over_grid = Sm90 { over_grid: true, ..kind };
-                            offer(shapes::eight_bit_over_grid(), over_grid);
-                            if class == ProductClass::Float8 {
-                                offer(shapes::float8(), kind);
-                                offer(shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
-                            }
-                        }
-                    }
-                    continue;
-                }
-                // `wgmma` reads a 4-byte operand that is not K-major from registers only, as A.
-                if class == ProductClass::Single && k_major != [true, true] {
-                    let shapes = if packed.contains(&true) {
-                        shapes::from_registers_packed()
-                    } else {
-                        shapes::from_registers()
-                    };
-                    let b_is_first = !k_major[1];
-                    if k_major[0] == b_is_first {
-                        let swapped = b_is_first != (layout.out == Major::Column);
-                        offer(shapes, Sm90 { packed, swapped, ..Sm90::of(layout) });
-                    }
-                    continue;
-                }
-                let (shapes, swapped) = if packed.contains(&true) {
-                    (shapes::plain_packed(), shapes::swapped_packed())
-                } else {
-                    (shapes::plain(), shapes::swapped())
-                };
-                offer(shapes, Sm90 { packed, ..Sm90::of(layout) });
-                offer(swapped, Sm90 { packed, swapped: true, ..Sm90::of(layout) });
-                if packed == [false, false] {
-                    offer(shapes::over_grid(), Sm90 { over_grid: true, ..Sm90::of(layout) });
-                }
-                // Only 16-bit elements: TMA rounds float32 to tf32, loads by threads do not.
-                for swapped in [false, true] {
-                    let program_a = usize::from((layout.out == Major::Column) != swapped);
-                    if k_major[program_a]
-                        && packed == [false, false]
-                        && !types.stores_float32_sums()
-                        && class == ProductClass::Half
-                    {
-                        for align in [8, 4] {
-                            offer(
-                                shapes::by_threads(),
-                                Sm90 { swapped, align, ..Sm90::of(layout) },
-                            );
-                        }
-                    }
-                }
-            }
-        }
-        if matches!(class, ProductClass::Float8 | ProductClass::Integer8) {
-            let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
-            let kind = Sm90 { groups: Groups::AlongM, ..Sm90::of(layout) };
-            offer(grouped_shapes::eight_bit(), kind);
-            if class == ProductClass::Float8 {
-                offer(grouped_shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
-                // Gradients of weights are seldom stored in 8 bits.
-                if !types.out.is_float8() {
-                    let kind = Sm90 { groups: Groups::AlongK, ..kind };
-                    offer(grouped_shapes::eight_bit_along_k(), kind);
-                    offer(grouped_shapes::fast_sums_along_k(), Sm90 { fast_sums: true, ..kind });
-                }
-            }
-        }
-        if class == ProductClass::Mixed && types.b.is_widened() {
-            // The weights are the program's A.
-            let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
-            let kind = Sm90 { groups: Groups::AlongM, swapped: true, ..Sm90::of(layout) };
-            offer(grouped_shapes::weights(), kind);
-            // Integers of 8 bits are not timed in these tiles.
-            if types.b != DType::I8 && types.b != DType::U8 {
-                offer(grouped_shapes::weights_wide(), Sm90 { half_rows: true, ..kind });
-            }
-        }
-        if class == ProductClass::Half {
-            // A is row-major, since a group begins at any row, but a box begins at multiples of 16
-            // bytes along the contiguous dimension.
-            for b in Major::BOTH {
-                offer(
-                    grouped_shapes::along_m(),
-                    Sm90 {
-                        groups: Groups::AlongM,
-                        ..Sm90::of(Layout { a: Major::Row, b, out: Major::Row })
-                    },
-                );
-            }
-            // A group begins anywhere along K, and a box at multiples of 16 bytes along the
-            // contiguous dimension. If neither operand is K-major, only the last K block of a group
-            // holds K of another group.
-            let layout = Layout { a: Major::Column, b: Major::Row, out: Major::Row };
-            let kind = Sm90 { groups: Groups::AlongK, ..Sm90::of(layout) };
-            offer(grouped_shapes::along_k(), kind);
-        }
-        configs
+        let with_stages = |(shapes, kind): Kind| {
+            let shapes = shapes.into_iter().filter(move |shape| serves_types(shape, kind, types));
+            shapes.filter_map(move |shape| kind.with_stages(shape, types))
+        };
+        plain.into_iter().chain(grouped).flat_map(with_stages).collect()
     }
+
+    /// A configuration of this kind with as many stages as fit, and at least two.
+    fn with_stages(self, shape: Shape, types: Types) -> Option<Sm90> {
+        let Shape { tile, consumers, schedule, cluster, split } = shape;
+        let with = |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..self };
+        let most = if self.loads_by_threads() {
+            SHARED_BYTES_BESIDE_L1
+        } else if types.class() == ProductClass::Mixed && shares_sm(&shape, types) {
+            SHARED_BYTES_OF_TWO
+        } else {
+            SHARED_BYTES_PER_CTA
+        };
+        let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes(types));
+        stages.rev().map(with).find(|config| config.shared_bytes(types) <= most)
+    }
+
+    pub(super) fn packs(&self) -> bool {
+        self.packed.contains(&true)
+    }
+}
+
+/// Every layout, first without packing.
+fn layouts_and_packing(types: Types) -> impl Iterator<Item = Sm90> {
+    // A copy moves whole elements, of whole bytes.
+    let has_copies = !types.stores_float32_sums() && types.a.is_whole() && types.b.is_whole();
+    let packings = [[false, false], [true, false], [false, true], [true, true]];
+    let all = packings.into_iter().flat_map(|packed| {
+        Layout::of_programs().map(move |layout| Sm90 { packed, ..Sm90::of(layout) })
+    });
+    all.filter(move |kind| {
+        // Packing accepts both orders, so one layout represents both.
+        let is_represented = (0..2).all(|side| kind.k_major()[side] || !kind.packed[side]);
+        is_represented && (has_copies || !kind.packs())
+    })
+}
+
+/// Operands of 16 bits in any layout.
+fn halves(types: Types) -> Vec<Kind> {
+    let mut kinds = Vec::new();
+    for kind in layouts_and_packing(types) {
+        kinds.extend(either_first(kind));
+        if kind.packs() || types.stores_float32_sums() {
+            continue;
+        }
+        for kind in [false, true].map(|swapped| Sm90 { swapped, ..kind }) {
+            if kind.k_major()[0] {
+                kinds.extend([8, 4].map(|align| (shapes::by_threads(), Sm90 { align, ..kind })));
+            }
+        }
+    }
+    kinds
+}
+
+/// Kernels with either operand as `wgmma`'s A.
+fn either_first(kind: Sm90) -> Vec<Kind> {
+    let swapped = Sm90 { swapped: true, ..kind };
+    if kind.packs() {
+        return vec![(shapes::plain_packed(), kind), (shapes::swapped_packed(), swapped)];
+    }
+    let over_grid = Sm90 { over_grid: true, ..kind };
+    vec![(shapes::plain(), kind), (shapes::swapped(), swapped), (shapes::over_grid(), over_grid)]
+}
+
+/// float32 operands. `wgmma` reads one that is not K-major from registers only, as A. TMA rounds to
+/// tf32, loads by threads would not.
+fn words(types: Types) -> Vec<Kind> {
+    let mut kinds = Vec::new();
+    for kind in layouts_and_packing(types) {
+        match kind.k_major() {
+            [true, true] => kinds.extend(either_first(kind)),
+            [false, false] => {}
+            [_, b] => {
+                let shapes = match kind.packs() {
+                    true => shapes::from_registers_packed(),
+                    false => shapes::from_registers(),
+                };
+                kinds.push((shapes, Sm90 { swapped: !b, ..kind }));
+            }
+        }
+    }
+    kinds
+}
+
+/// Operands of 8 bits. Those that are not K-major are packed.
+fn bytes(types: Types) -> Vec<Kind> {
+    let mut kinds = Vec::new();
+    for kind in layouts_and_packing(types).filter(|kind| kind.k_major() == [true, true]) {
+        if kind.packs() {
+            kinds.push((shapes::eight_bit_packed(), kind));
+            continue;
+        }
+        kinds.push((shapes::eight_bit(), kind));
+        kinds.push((shapes::eight_bit_swapped(), Sm90 { swapped: true, ..kind }));
+        kinds.push((shapes::eight_bit_over_grid(), Sm90 { over_grid: true, ..kind }));
+        if types.class() == ProductClass::Float8 {
+            kinds.push((shapes::float8(), kind));
+            kinds.push((shapes::fast_sums(), Sm90 { fast_sums: true, ..kind }));
+        }
+    }
+    kinds
+}
+
+/// Operands of 16 bits and weights of fewer, which are converted: `wgmma`'s A, K-major.
+fn mixed(types: Types) -> Vec<Kind> {
+    let swapped = types.b.is_widened();
+    // Weights of 4 bits and of float8 multiply rows of activations.
+    let has_all_layouts = types.b.is_whole() && !types.b.is_float8();
+    let mut kinds = Vec::new();
+    for kind in layouts_and_packing(types).map(|kind| Sm90 { swapped, ..kind }) {
+        if !kind.k_major()[0] || !(has_all_layouts || kind.layout == ROWS_BY_COLUMNS) {
+            continue;
+        }
+        let shapes = match kind.packs() {
+            true => shapes::mixed_packed(),
+            false if types.b.is_whole() && types.a.is_whole() => shapes::mixed(),
+            false => shapes::codes(),
+        };
+        kinds.push((shapes, kind));
+        // Integers of 8 bits are not timed in these tiles.
+        if !has_all_layouts && !kind.packs() {
+            kinds.push((shapes::mixed_wide(), Sm90 { half_rows: true, ..kind }));
+        }
+    }
+    kinds
+}
+
+const ROWS_BY_COLUMNS: Layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
+
+/// Groups of operands of 16 bits.
+fn grouped_halves() -> Vec<Kind> {
+    // A is row-major, since a group begins at any row, but a box begins at multiples of 16 bytes
+    // along the contiguous dimension.
+    let along_m = Major::BOTH.map(|b| {
+        let kind = Sm90::of(Layout { a: Major::Row, b, out: Major::Row });
+        (grouped_shapes::along_m(), Sm90 { groups: Groups::AlongM, ..kind })
+    });
+    // A group begins anywhere along K, and a box at multiples of 16 bytes along the contiguous
+    // dimension. If neither operand is K-major, only the last K block of a group holds K of another
+    // group.
+    let kind = Sm90::of(Layout { a: Major::Column, b: Major::Row, out: Major::Row });
+    let along_k = (grouped_shapes::along_k(), Sm90 { groups: Groups::AlongK, ..kind });
+    along_m.into_iter().chain([along_k]).collect()
+}
+
+/// Groups of operands of 8 bits.
+fn grouped_bytes(types: Types) -> Vec<Kind> {
+    let along_m = Sm90 { groups: Groups::AlongM, ..Sm90::of(ROWS_BY_COLUMNS) };
+    let mut kinds = vec![(grouped_shapes::eight_bit(), along_m)];
+    if types.class() == ProductClass::Float8 {
+        kinds.push((grouped_shapes::fast_sums(), Sm90 { fast_sums: true, ..along_m }));
+        // Gradients of weights are seldom stored in 8 bits.
+        if !types.out.is_float8() {
+            let along_k = Sm90 { groups: Groups::AlongK, ..along_m };
+            let fast = Sm90 { fast_sums: true, ..along_k };
+            kinds.push((grouped_shapes::eight_bit_along_k(), along_k));
+            kinds.push((grouped_shapes::fast_sums_along_k(), fast));
+        }
+    }
+    kinds
+}
+
+/// Groups of rows of 16 bits by weights of fewer, `wgmma`'s A.
+fn grouped_mixed(types: Types) -> Vec<Kind> {
+    if !types.b.is_widened() {
+        return Vec::new();
+    }
+    let groups = Groups::AlongM;
+    let kind = Sm90 { groups, swapped: true, ..Sm90::of(ROWS_BY_COLUMNS) };
+    let mut kinds = vec![(grouped_shapes::weights(), kind)];
+    // Integers of 8 bits are not timed in these tiles.
+    if types.b != DType::I8 && types.b != DType::U8 {
+        kinds.push((grouped_shapes::weights_wide(), Sm90 { half_rows: true, ..kind }));
+    }
+    kinds
 }
 
 /// Whether `wgmma` multiplies elements of these types.

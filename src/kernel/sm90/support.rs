@@ -34,9 +34,7 @@ impl Sm90 {
         };
         let Layout { a, b, out } = self.layout;
         let out = match types.stores_float32_sums() {
-            // N must be aligned in either order: cuBLAS's kernel depends on torch's output, which
-            // is row-major.
-            true => Demand { whole: [out == Major::Column, true], ..Demand::aligned(out, 16) },
+            true => Demand { whole: Demand::whole_along(out), ..Demand::aligned(out, 16) },
             // The program stores to any address. Another kernel serves the other order.
             false => Demand::aligned(out, 1),
         };
@@ -47,45 +45,44 @@ impl Sm90 {
     /// B K-major, no packing, no loads by threads, no grid split. The CTAs of a cluster load equal
     /// slices with whole blocks of both matrices. Groups along K have no K-major B.
     pub fn serves_dual(&self, types: Types) -> bool {
-        let of_b = self.side_of_b();
-        let [slice, shorter] = self.slices(of_b);
+        let [slice, shorter] = self.slices(self.side_of(1));
         types.class() == ProductClass::Half
             && types.out.class() == Some(Class::Half)
             && types.accumulator == DType::F32
-            && (self.layout.b, self.layout.out) == (Major::Column, Major::Row)
-            && self.packed == [false, false]
+            && self.layout.b == Major::Column
+            && !self.packs()
             && !(self.loads_by_threads() || self.over_grid)
             && slice == shorter
             && slice.is_multiple_of(2 * TensorMap::DUAL_ROWS)
             && self.leaves_registers_for_epilogues(types)
     }
 
-    /// Whether the configuration also takes an index of A's rows: groups of rows on the program's
-    /// M, a K-major A of 16 bits, CTAs that do not share A (`GATHERS` of the program).
+    /// Whether the configuration also takes an index of A's rows: groups of rows on the M of
+    /// `wgmma`, a K-major A of 16 bits, CTAs that do not share A (`GATHERS` of the program).
     pub fn gathers(&self, types: Types) -> bool {
         self.groups == Groups::AlongM
-            && !self.crossed()
+            && !self.swapped
             && self.k_major()[0]
             && types.class() == ProductClass::Half
             && self.cluster[1] == 1
     }
 
-    /// Checks that the configuration also multiplies A by several matrices B: 16-bit operands, B
-    /// K-major, no packing, no loads by threads, no groups. A tile lies in one matrix, and the CTAs
+    /// Checks that the configuration also takes several matrices as the program's A (0) or B (1) at
+    /// `at`: 16-bit operands, these K-major, no packing, no loads by threads, no groups. A tile lies in one matrix, and the CTAs
     /// that share it load equal slices, which one tensor map a matrix serves.
-    pub fn check_joint(&self, types: Types, joint: &Joint) -> Result<(), Unsupported> {
-        let of_b = self.side_of_b();
-        let [slice, shorter] = self.slices(of_b);
+    pub fn check_joint(&self, types: Types, joint: &Joint, at: usize) -> Result<(), Unsupported> {
+        let side = self.side_of(at);
+        let [slice, shorter] = self.slices(side);
         if types.class() != ProductClass::Half
-            || self.layout.b != Major::Column
-            || self.packed != [false, false]
+            || !self.k_major()[side]
+            || self.packs()
             || self.loads_by_threads()
             || self.has_groups()
             || slice != shorter
         {
             return Err(Unsupported::NoPanels);
         }
-        check_joint(joint, self.tile[of_b], 16)
+        check_joint(joint, self.tile[side], 16)
     }
 
     /// For a dual GEMM: refuses an N that is no multiple of 8, and what `check_extents` refuses.
@@ -101,14 +98,15 @@ impl Sm90 {
         }
     }
 
-    /// Refuses more CTAs than fit 32 bits, and integer sums that could equal a grid split's mark. A
-    /// kernel that stores float32 sums of 16-bit products requires N to be a multiple of 8:
-    /// for other N, cuBLAS rounds to nearest (docs/design/accuracy.md).
+    /// The N of the user that a kernel requires. One that stores float32 sums of 16-bit products
+    /// takes multiples of 8: for other N, cuBLAS rounds to nearest (docs/design/accuracy.md). Its
+    /// kernel depends on torch's output, which is row-major.
+    pub fn n_step(types: Types) -> i64 {
+        if types.stores_float32_sums() { 8 } else { 1 }
+    }
+
+    /// Refuses more CTAs than fit 32 bits, and integer sums that could equal a grid split's mark.
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
-        const EVEN: i64 = 8;
-        if types.stores_float32_sums() && problem.n() % EVEN != 0 {
-            return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
-        }
         if self.over_grid && types.accumulator == DType::I32 && problem.k() > MOST_K_OF_INTEGERS {
             let (dimension, extent, limit) = ("K", problem.k(), MOST_K_OF_INTEGERS);
             return Err(Unsupported::TooMany { dimension, extent, limit });
@@ -142,8 +140,7 @@ impl Sm90 {
         // Packed operands, and those of other than 16 bits, need every tile: there are few for
         // them.
         let is_half = |view: &View| view.dtype.class() == Some(Class::Half);
-        let is_plain =
-            || !self.packed.contains(&true) && is_half(&problem.a) && is_half(&problem.b);
+        let is_plain = || !self.packs() && is_half(&problem.a) && is_half(&problem.b);
         if !self.over_grid && !is_plain() {
             return Ok(());
         }

@@ -14,12 +14,12 @@ fn float64_runs_on_tensor_cores_that_are_faster_than_fma() {
     for extents in [[512; 3], [1024; 3], [4096; 3], [64, 4096, 4096]] {
         for cc in [80, 90, 100] {
             let (_, kernel) = float64_on(extents, Target::typical(cc));
-            assert_eq!(kernel.family(), "sm80", "{cc}: {extents:?}");
+            assert_eq!(kernel.facts.family, "sm80", "{cc}: {extents:?}");
         }
     }
     for cc in [86, 89, 120] {
         let (_, kernel) = float64_on([4096; 3], Target::typical(cc));
-        assert_eq!(kernel.family(), "simt", "{cc}");
+        assert_eq!(kernel.facts.family, "simt", "{cc}");
     }
 }
 
@@ -41,7 +41,7 @@ fn float64_tiles_fit_the_number_of_multiprocessors() {
 /// The first kernels that do not round float32 operands.
 fn exact_float32_on([m, n, k]: [i64; 3], layout: Layout, target: Target) -> Vec<&'static Kernel> {
     let found = ranked(&gemm(F32, m, n, k, layout), Some(target), false);
-    let rounds = |kernel: &&Kernel| matches!(kernel.family(), "sm90" | "sm80");
+    let rounds = |kernel: &&Kernel| matches!(kernel.facts.family, "sm90" | "sm80");
     found.into_iter().map(|at| &all()[at]).filter(|kernel| !rounds(kernel)).collect()
 }
 

@@ -43,7 +43,7 @@ fn faster_memory_makes_bandwidth_bound_problems_cheaper() {
     for family in ["skinny", "sm90"] {
         let position = ranked(&problem, H100, false)
             .into_iter()
-            .find(|position| all()[*position].family() == family)
+            .find(|position| all()[*position].facts.family == family)
             .expect("the family serves it");
         let [h100, h200] =
             [Target::H100, Target::H200].map(|target| all()[position].estimate(&problem, target));
@@ -62,7 +62,7 @@ fn the_first_kernel_of_each_family_is_listed_with_its_rank() {
         assert_eq!(ranked[candidate.rank - 1], candidate.position);
     }
     let families: Vec<_> =
-        explanation.candidates.iter().map(|known| all()[known.position].family()).collect();
+        explanation.candidates.iter().map(|known| all()[known.position].facts.family).collect();
     assert_eq!(families[..2], ["sm90", "sm90"]);
     for family in ["sm80", "skinny", "simt"] {
         assert_eq!(families.iter().filter(|known| **known == family).count(), 1, "{family}");

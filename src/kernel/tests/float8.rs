@@ -41,12 +41,16 @@ fn float8_runs_on_tensor_cores_that_multiply_it() {
             let problem = problem(types, [512, 768, 1024], layout, false);
             for cc in [89, 100, 103, 110, 120, 121] {
                 let kernels = on(&problem, cc);
-                assert_eq!(kernels[0].family(), "sm80", "{cc}: {}", kernels[0]);
-                let families: HashSet<_> = kernels.iter().map(|kernel| kernel.family()).collect();
+                assert_eq!(kernels[0].facts.family, "sm80", "{cc}: {}", kernels[0]);
+                let families: HashSet<_> =
+                    kernels.iter().map(|kernel| kernel.facts.family).collect();
                 assert_eq!(families, HashSet::from(["sm80", "simt"]), "{cc}");
             }
             for cc in [80, 86, 87] {
-                assert!(on(&problem, cc).iter().all(|kernel| kernel.family() == "simt"), "{cc}");
+                assert!(
+                    on(&problem, cc).iter().all(|kernel| kernel.facts.family == "simt"),
+                    "{cc}"
+                );
             }
         }
     }
@@ -59,7 +63,7 @@ fn float8_on_hopper_never_ranks_before_sm90() {
             for extents in [[4096; 3], [16, 4096, 4096], [67, 131, 61], [1, 1, 1]] {
                 let families: Vec<_> = on(&problem(types, extents, layout, true), 90)
                     .into_iter()
-                    .map(|kernel| kernel.family())
+                    .map(|kernel| kernel.facts.family)
                     .collect();
                 let first = families.iter().position(|family| *family == "sm80").expect("one");
                 assert!(families[..first].contains(&"sm90"), "{layout} {extents:?}");

@@ -61,7 +61,7 @@ fn masked_groups_are_a_batch_by_the_kernels_of_groups_along_m() {
         let found = ranked(&problem, Some(target), false);
         assert!(found.len() >= 10);
         for kernel in found.into_iter().map(|position| &all()[position]) {
-            assert_eq!(kernel.operation(), Operation::GroupedGemm);
+            assert_eq!(kernel.facts.operation, Operation::GroupedGemm);
             let launch = kernel.launch(&problem, target, 0, None).expect("there is an output");
             let (m, batch, strides, tile) = match (launch.params, &kernel.design) {
                 (Params::Sm90(params), Design::Sm90(config)) => {
@@ -116,7 +116,7 @@ fn groups_along_k_are_a_batch_that_shares_a_and_b() {
         let found = ranked(&problem, Some(target), false);
         assert!(found.len() >= 10);
         for kernel in found.into_iter().map(|position| &all()[position]) {
-            assert_eq!(kernel.operation(), Operation::GroupedGemmAlongK);
+            assert_eq!(kernel.facts.operation, Operation::GroupedGemmAlongK);
             let launch = kernel.launch(&problem, target, 0, None).expect("there is an output");
             let (depth, batch, batch_strides, tile) = match (launch.params, &kernel.design) {
                 (Params::Sm90(params), Design::Sm90(config)) => {
@@ -152,9 +152,9 @@ fn groups_along_k_are_a_batch_that_shares_a_and_b() {
 fn groups_along_k_of_float8_are_loaded_along_k() {
     let [m, n, k] = [2048, 768, 8192];
     let problem = grouped_along_k(DType::E4m3, [m, n, k], 128);
-    assert_eq!(first_for(&problem).family(), "sm90");
+    assert_eq!(first_for(&problem).facts.family, "sm90");
     let mut tiles = BTreeSet::new();
-    for kernel in kernels_for(&problem).filter(|kernel| kernel.family() == "sm90") {
+    for kernel in kernels_for(&problem).filter(|kernel| kernel.facts.family == "sm90") {
         let Params::Sm90(params) = launch_of(kernel, &problem).params else { panic!("{kernel}") };
         params.maps.iter().flatten().for_each(|map| assert_valid(map, kernel));
         let extents = [0, 1].map(|at| params.maps[at].map(|map| map.extents));
@@ -164,7 +164,7 @@ fn groups_along_k_of_float8_are_loaded_along_k() {
     }
     assert!(tiles.len() >= 3);
     // Rows of 8200 bytes.
-    assert_eq!(first_for(&grouped_along_k(DType::E4m3, [m, n, 8200], 128)).family(), "simt");
+    assert_eq!(first_for(&grouped_along_k(DType::E4m3, [m, n, 8200], 128)).facts.family, "simt");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn the_cost_of_groups_along_k_counts_all_of_k_once() {
     // A group's output takes longer than a few indices of K.
     assert!(seconds(1024, 128) > 4.0 * seconds(1024, 16));
     let problem = grouped_along_k(Bf16, [2048, 768, 8192], 128);
-    assert_eq!(first_for(&problem).family(), "sm90");
+    assert_eq!(first_for(&problem).facts.family, "sm90");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn rows_of_groups_by_weights_lie_along_the_columns_of_the_program() {
             };
             let b = View { dtype: weight, ..halves.b };
             let problem = Problem::GroupedGemm(GroupedGemmProblem { b, ..halves });
-            let of_sm90 = |kernel: &&Kernel| kernel.family() == "sm90";
+            let of_sm90 = |kernel: &&Kernel| kernel.facts.family == "sm90";
             let kernels: Vec<_> = kernels_for(&problem).filter(of_sm90).collect();
             assert!(kernels.len() >= 4, "{weight}");
             for kernel in &kernels {

@@ -20,11 +20,12 @@ fn divisor(a: i64, b: i64) -> i64 {
 }
 
 fn columns_of_tile(kernel: &Kernel) -> u32 {
-    match kernel.design {
-        Design::Sm90(config) => config.user_tile(kernel.types)[1],
-        Design::Skinny(config) => config.user_tile()[1],
+    let tile = match kernel.design {
+        Design::Sm90(config) => config.program_tile(kernel.types),
+        Design::Skinny(config) => config.tile(),
         _ => panic!("{kernel} serves no joint GEMM"),
-    }
+    };
+    kernel.frame.extents(tile)[1]
 }
 
 #[test]

@@ -12,7 +12,7 @@ const LAYERS: [(i64, i64); 6] =
 /// The kernels that NVGEMM times on Hopper: it checks the compute capability and `supports`.
 fn timed(problem: &Problem) -> Vec<&'static Kernel> {
     let kernels = listed().iter().map(|position| at(*position));
-    let supported = kernels.filter(|kernel| kernel.min_cc() <= 90);
+    let supported = kernels.filter(|kernel| kernel.facts.min_cc <= 90);
     supported.filter(|kernel| kernel.supports(problem).is_ok()).take(TIMED).collect()
 }
 
@@ -27,7 +27,7 @@ fn loss(problem: &Problem, target: Target) -> f64 {
 fn every_kernel_without_fast_sums_is_listed_once() {
     let mut positions = listed().to_vec();
     positions.sort_unstable();
-    let exact = (0..all().len()).filter(|position| !all()[*position].sums_fast());
+    let exact = (0..all().len()).filter(|position| !all()[*position].facts.fast_sums);
     assert_eq!(positions, exact.collect::<Vec<_>>());
     assert!(positions.len() < all().len());
 }
@@ -80,7 +80,7 @@ fn a_row_of_one_operand_meets_different_kernels() {
 fn every_leading_kernel_exists_in_every_layout() {
     for layout in Layout::all() {
         let of_layout = |kernel: &&Kernel| match kernel.design {
-            Design::Sm90(config) => config.layout == layout,
+            Design::Sm90(config) => kernel.frame.layout(config.layout) == layout,
             _ => false,
         };
         let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
@@ -112,12 +112,13 @@ fn split_kernels_refuse_problems_that_fill_the_chip() {
     };
     let mut refused = 0;
     for (kernel, config) in kernels().filter(|(kernel, _)| kernel.types.out == F16) {
-        let large = gemm(F16, 4096, 4096, 4096, config.layout);
+        let layout = kernel.frame.layout(config.layout);
+        let large = gemm(F16, 4096, 4096, 4096, layout);
         if config.packed == [false, false] && kernel.types.accumulator == F32 {
             assert_eq!(refuses(kernel, &large), Some(Ok(())), "{kernel}");
             refused += 1;
         }
-        let one_tile = gemm(F16, 64, 8, 4096, config.layout);
+        let one_tile = gemm(F16, 64, 8, 4096, layout);
         assert_eq!(kernel.supports(&one_tile).is_ok(), kernel.types.accumulator == F32);
     }
     assert!(refused > 50, "{refused}");

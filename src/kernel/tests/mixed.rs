@@ -16,14 +16,14 @@ fn mixed_products_of_many_rows_run_on_tensor_cores() {
         for problem in extents.map(|extents| problem(types, extents, layout, false)) {
             for cc in [80, 86, 89, 100, 120] {
                 let families: Vec<_> =
-                    on(&problem, cc).iter().map(|kernel| kernel.family()).collect();
+                    on(&problem, cc).iter().map(|kernel| kernel.facts.family).collect();
                 assert_eq!(families[0], "sm80", "{cc} {types:?} {layout}");
                 assert!(families.contains(&"simt"), "{cc} {types:?} {layout}");
             }
             let on_hopper = on(&problem, 90);
-            let first = on_hopper.iter().position(|kernel| kernel.family() == "sm80");
+            let first = on_hopper.iter().position(|kernel| kernel.facts.family == "sm80");
             let first = first.expect("sm80 serves the problem");
-            assert!(first > 0 && on_hopper[first..].iter().all(|at| at.family() == "sm80"));
+            assert!(first > 0 && on_hopper[first..].iter().all(|at| at.facts.family == "sm80"));
         }
     }
 }
@@ -31,14 +31,14 @@ fn mixed_products_of_many_rows_run_on_tensor_cores() {
 #[test]
 fn float8_weights_need_the_conversion_instruction() {
     let problem = problem([Bf16, E4m3], [512, 768, 1024], TNT, false);
-    let first = |cc| on(&problem, cc)[0].family();
+    let first = |cc| on(&problem, cc)[0].facts.family;
     assert_eq!([80, 86, 89, 120].map(first), ["simt", "simt", "sm80", "sm80"]);
 }
 
 #[test]
 fn few_rows_of_mixed_products_belong_to_skinny() {
     for cc in [80, 89, 120] {
-        let first = |m| on(&problem([Bf16, I8], [m, 4096, 4096], TNT, false), cc)[0].family();
+        let first = |m| on(&problem([Bf16, I8], [m, 4096, 4096], TNT, false), cc)[0].facts.family;
         assert_eq!([1, 8, 16].map(first), ["skinny"; 3], "{cc}");
         assert_eq!([17, 64, 4096].map(first), ["sm80"; 3], "{cc}");
     }

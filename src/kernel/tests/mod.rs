@@ -115,24 +115,22 @@ impl fmt::Display for Kernel {
 }
 
 #[test]
-fn column_major_outputs_run_the_transposed_program() {
-    for kernel in all() {
-        match kernel.design {
-            Design::Sm80(config) => {
-                let program = config.program_config();
-                assert_eq!(program.layout.out, Major::Row);
-                assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
-                assert_eq!(program.program_config(), program);
-            }
-            Design::Sgemm(config) => {
-                let program = config.program_config();
-                assert_eq!(program.layout.out, Major::Row);
-                assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
-                assert_eq!(program.program_config(), program);
-            }
-            _ => {}
-        }
+fn a_program_and_its_twin_serve_transposed_products() {
+    let by_name: HashMap<String, &Kernel> =
+        all().iter().map(|kernel| (kernel.name(), kernel)).collect();
+    assert_eq!(by_name.len(), all().len(), "names are unique");
+    let transposed = all().iter().filter(|kernel| kernel.frame.is_transposed());
+    let mut twins = 0;
+    for kernel in transposed {
+        let twin = kernel.twin();
+        assert_eq!(by_name.get(&twin.name()), Some(&&twin), "{kernel}");
+        assert_eq!(source(kernel), source(&twin), "{kernel}");
+        let [a, b, out] = kernel.demands().map(Demand::transposed);
+        assert_eq!([b, a, out], twin.demands(), "{kernel}");
+        twins += 1;
     }
+    // Few programs are for one frame only: those of groups and of few rows.
+    assert!(2 * twins > all().iter().filter(|kernel| kernel.facts.has_twin).count() * 9 / 10);
 }
 
 #[test]
@@ -157,7 +155,7 @@ fn shared_memory_fits_every_chip() {
     // Specifications per Compute Capability").
     for kernel in all() {
         if matches!(kernel.design, Design::Sm80(_) | Design::Sgemm(_)) {
-            assert!(kernel.shared_bytes() <= 99 * 1024, "{kernel}");
+            assert!(kernel.facts.shared_bytes <= 99 * 1024, "{kernel}");
         }
     }
 }
@@ -249,8 +247,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     // whole operand.
                     for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate()
                     {
-                        let operand = if config.crossed() { 1 - at } else { at };
-                        let k_major = config.k_major()[at] || config.packed[operand];
+                        let packed = config.of_wgmma(config.packed);
+                        let k_major = config.k_major()[at] || packed[at];
                         let (slice, rows) = (config.slices(at)[0], params.scalars.boxes[at] as u32);
                         let parts = slice / rows;
                         let whole =
@@ -276,8 +274,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         config.tile[1],
                         "{kernel}"
                     );
-                    let b_along_k =
-                        config.k_major()[1] || config.packed[usize::from(!config.crossed())];
+                    let b_along_k = config.k_major()[1] || config.of_wgmma(config.packed)[1];
                     assert_eq!(params.b_shorter.is_some(), b_along_k && longer > 0, "{kernel}");
                     if let (Some(shorter_map), Some(b)) = (params.b_shorter, params.maps[1]) {
                         let [k, rows, batch] = b.box_extents;
@@ -358,7 +355,7 @@ fn grids_beyond_32_bits_are_refused() {
     let mut refused = 0;
     for kernel in all().iter().filter(|kernel| kernel.types.a == F16 && kernel.types.out == F16) {
         let Design::Sm90(config) = kernel.design else { continue };
-        let ctas = config.tiles(&problem) * u64::from(config.split);
+        let ctas = config.tiles(&kernel.frame.gemm(&problem)) * u64::from(config.split);
         let served = kernel.supports(&Problem::Gemm(problem)).is_ok();
         refused += u32::from(ctas > i32::MAX as u64);
         assert!(!served || ctas <= i32::MAX as u64, "{kernel}");
@@ -404,7 +401,7 @@ fn full_and_short_grids_of_sm80_overlap_on_hopper() {
             let overlaps = |target| {
                 kernel.launch(&problem, target, 0, None).expect("there is an output").overlapping
             };
-            let shares = kernel.ctas_per_sm() > 1;
+            let shares = kernel.facts.ctas_per_sm > 1;
             sharing += usize::from(shares);
             assert_eq!(overlaps(hopper), expected || !shares, "{kernel}: {m}x{n}x{k}");
             assert!(!overlaps(ampere), "{kernel}");

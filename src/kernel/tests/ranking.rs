@@ -81,7 +81,7 @@ fn split_tiles_run_in_one_wave_if_they_can() {
         let problem = Problem::Gemm(*product);
         let clusters_over_slots = |position: usize| match all()[position].design {
             Design::Sm90(config) if config.in_cluster() => {
-                let slots = config.clusters_at_once(all()[position].ctas_per_sm(), 132);
+                let slots = config.clusters_at_once(all()[position].facts.ctas_per_sm, 132);
                 Some(config.tiles(product) as f64 / f64::from(slots))
             }
             _ => None,
@@ -96,7 +96,7 @@ fn split_tiles_run_in_one_wave_if_they_can() {
 #[test]
 fn grid_splits_are_for_few_tiles() {
     let over_grid = |kernel: &&Kernel| match kernel.design {
-        Design::Sm90(config) => config.over_grid && config.layout == ROW_MAJOR,
+        Design::Sm90(config) => config.over_grid && kernel.frame.layout(config.layout) == ROW_MAJOR,
         _ => false,
     };
     let kernels: Vec<_> =
@@ -176,10 +176,10 @@ fn ranked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> 
     let product = problem.mean_product();
     let seconds = |kernel: &Kernel| {
         let (Some(target), Some(problem)) = (target, product.as_deref()) else { return 0.0 };
+        let problem = &kernel.frame.gemm(problem);
         let packed_bytes = kernel.packed_bytes(problem).unwrap_or_default();
         let query = CostQuery::new(problem, target, fused, packed_bytes);
-        let family = kernel.design.family();
-        family.estimate(kernel.types, kernel.ctas_per_sm(), &query).total_seconds
+        kernel.estimate_in_frame(&query).total_seconds
     };
     let serves = |kernel: &Kernel| {
         let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
@@ -307,7 +307,7 @@ fn an_index_of_groups_decides_about_few() {
     let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
     let kernels = all()
         .iter()
-        .filter(|kernel| kernel.types == types && kernel.operation() == Operation::Gemm);
+        .filter(|kernel| kernel.types == types && kernel.facts.operation == Operation::Gemm);
     let demands: HashSet<[Demand; 3]> = kernels.clone().map(Kernel::demands).collect();
     assert!(
         demands.len() <= 120 && kernels.count() > 5 * demands.len(),
@@ -377,6 +377,7 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
                     continue;
                 }
                 // Each CTA has one tile.
+                let gemm = &kernel.frame.gemm(gemm);
                 let grid = config.grid(gemm);
                 let tiles = grid.clusters.map(|tiles| tiles as u32);
                 assert_eq!((launch.cluster, launch.grid), (1, tiles[0] * tiles[1]), "{kernel}");

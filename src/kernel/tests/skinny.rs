@@ -19,10 +19,7 @@ fn skinny_launches_cover_more_rows_than_they_are_offered_for() {
     for kernel in all().iter().filter(is_half) {
         let Design::Skinny(config) = kernel.design else { continue };
         let layout = Layout { a: config.a, b: config.b, out: Major::Row };
-        let (m, n) = match config.narrow {
-            Narrow::M => (4096, 5000),
-            Narrow::N => (5000, 4096),
-        };
+        let (layout, [m, n]) = (kernel.frame.layout(layout), kernel.frame.pair([4096, 5000]));
         let problem = gemm(F16, m, n, 256, layout);
         assert!(matches!(
             kernel.supports(&problem),
@@ -55,24 +52,24 @@ fn narrow_problems_of_unaligned_rows_have_skinny_kernels_too() {
 #[test]
 fn skinny_launches_read_all_of_the_wide_operand() {
     let (rows, columns) = (gemm(F16, 8, 5000, 4096, TNT), gemm(F16, 5000, 8, 4096, TNT));
-    for (problem, narrow) in [(rows, Narrow::M), (columns, Narrow::N)] {
+    for (problem, frame) in [(rows, Frame::User), (columns, Frame::Transposed)] {
         let found = skinny(&problem, Target::typical(90));
         assert!(found.iter().any(|(_, config)| config.split > 1));
         for (kernel, config) in found {
-            assert_eq!(config.narrow, narrow);
+            assert_eq!(kernel.frame, frame);
             let launch = launch_of(kernel, &problem);
             let Params::Gemm(params) = launch.params else { panic!("not its parameters") };
             assert_eq!((params.m, params.n, params.k), (8, 5000, 4096));
             assert_eq!(launch.grid, 5000u32.div_ceil(config.tile[0]) * config.split);
             assert_eq!((launch.cluster, launch.block), (config.split, Skinny::THREADS));
-            assert_eq!(launch.shared_bytes, kernel.shared_bytes());
-            assert!(config.split == 1 || kernel.min_cc() == 90);
+            assert_eq!(launch.shared_bytes, kernel.facts.shared_bytes);
+            assert!(config.split == 1 || kernel.facts.min_cc == 90);
             // Grids overlap on Hopper, where the grid fills the chip or an SM holds one CTA.
             let elsewhere =
                 kernel.launch(&problem, Target::typical(100), 0, None).expect("there is an output");
             assert!(!elsewhere.overlapping);
             let many = Target { multiprocessors: 5000, ..Target::typical(90) };
-            let alone = kernel.ctas_per_sm() == 1;
+            let alone = kernel.facts.ctas_per_sm == 1;
             assert_eq!(
                 kernel.launch(&problem, many, 0, None).expect("there is an output").overlapping,
                 alone
@@ -88,13 +85,16 @@ fn skinny_kernels_fit_the_chips_that_they_run_on() {
     let all_chips = [80, 86, 89, 90, 100, 120];
     let (mut everywhere, mut on_some) = (0, 0);
     for kernel in all().iter().filter(|kernel| matches!(kernel.design, Design::Skinny(_))) {
-        assert!(kernel.shared_bytes() <= 227 * 1024, "{kernel}");
+        assert!(kernel.facts.shared_bytes <= 227 * 1024, "{kernel}");
         assert!(kernel.runs_on(90) && kernel.runs_on(100), "{kernel}");
         match all_chips.iter().all(|cc| kernel.runs_on(*cc)) {
             true => everywhere += 1,
             false => on_some += 1,
         }
-        assert_eq!(kernel.runs_on(86), kernel.min_cc() == 80 && kernel.shared_bytes() <= 99 * 1024);
+        assert_eq!(
+            kernel.runs_on(86),
+            kernel.facts.min_cc == 80 && kernel.facts.shared_bytes <= 99 * 1024
+        );
     }
     assert!(everywhere > 50 && on_some > 50, "{everywhere} {on_some}");
     for dtype in [F16, F32] {
@@ -132,7 +132,7 @@ fn persistent_kernels_fill_the_chip_once() {
                 assert_eq!(ctas(28672, 100), config.split * 28672u32.div_ceil(config.tile[0]));
                 continue;
             }
-            let slots = |multiprocessors| multiprocessors * kernel.ctas_per_sm();
+            let slots = |multiprocessors| multiprocessors * kernel.facts.ctas_per_sm;
             assert_eq!(ctas(28672, 0), slots(132), "{kernel}");
             assert_eq!(ctas(28672, 100), slots(32), "{kernel}");
             assert_eq!(ctas(1001, 0), 1001u32.div_ceil(16), "{kernel}");

@@ -1,7 +1,7 @@
 //! The cost of the float32 kernels of `simt`.
 
-use super::query::{CostQuery, Estimate};
-use super::tiled::{self, DEEP_PIPELINE_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
+use crate::kernel::cost::query::{CostQuery, Estimate};
+use crate::kernel::cost::tiled::{self, DEEP_PIPELINE_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
 use crate::kernel::sgemm::Sgemm;
 use crate::kernel::types::Types;
 

@@ -3,15 +3,21 @@
 //! Fitted to timings of random float16 problems on an H100. The fit minimizes the time of the
 //! kernel ranked first over that of the fastest kernel (docs/design/ranking.md).
 
-use super::chips::hopper::{FULL_GPCS, SMS_OF_SMALL_GPC};
-use super::query::{CostQuery, Estimate};
-use super::sm90_rates::{
+mod grid_split;
+mod grouped;
+pub mod rates;
+
+use rates::{
     FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, alignment_penalty, epilogue_seconds,
     overlapped, split_seconds,
 };
-use super::{sm90_grid_split, sm90_grouped};
+
+use super::config::{Schedule, Sm90};
+use super::grid::TileGrid;
+use super::placement::{FITTED_START_ALONE, Placed, placed};
+use crate::kernel::cost::chips::hopper::{FULL_GPCS, SMS_OF_SMALL_GPC};
+use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::operation::Groups;
-use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, placed};
 use crate::kernel::types::{ProductClass, Types};
 
 // ---- rates, of one multiprocessor unless stated otherwise ----
@@ -103,17 +109,16 @@ const FITTED_PLACED: f64 = 1.12;
 
 pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     if config.groups == Groups::AlongM {
-        return sm90_grouped::estimate(config, types, ctas_per_sm, query);
+        return grouped::estimate(config, types, ctas_per_sm, query);
     }
     if config.over_grid {
-        return sm90_grid_split::estimate(config, types, ctas_per_sm, query);
+        return grid_split::estimate(config, types, ctas_per_sm, query);
     }
     // Rank clusters last for an output of one tile: all CTAs but one would have no tile. (In a row
     // of tiles, they help to load the shared operand.) This check comes first, because the smallest
     // problems have the most kernels.
     let problem = query.problem;
-    let [m, n] =
-        if config.crossed() { [problem.n(), problem.m()] } else { [problem.m(), problem.n()] };
+    let [m, n] = config.of_wgmma([problem.m(), problem.n()]);
     if config.cluster != [1, 1] && m <= config.tile[0].into() && n <= config.tile[1].into() {
         return Estimate::UNKNOWN;
     }
@@ -247,11 +252,8 @@ fn estimate_tiles(
     }
     let memory_rate = memory_rate(class, running * size, query);
     // Concurrent clusters share their reads. Later clusters hit what the L2 cache keeps.
-    let [of_row, of_column] = match config.crossed() {
-        true => [types.b, types.a],
-        false => [types.a, types.b],
-    }
-    .map(|dtype| dtype.bytes_of(problem.k()) as f64);
+    let [of_row, of_column] =
+        config.of_wgmma([types.a, types.b]).map(|dtype| dtype.bytes_of(problem.k()) as f64);
     let again = |rows: f64, columns: f64| tiles / running * (rows * of_row + columns * of_column);
     let keeps = FITTED_L2_KEPT_BYTES * scale.l2_bytes;
     let reread = if again(grid.extent[0], grid.extent[1]) > keeps {
@@ -302,13 +304,7 @@ fn memory_rate(class: ProductClass, ctas: f64, query: &CostQuery) -> f64 {
 /// The time of a K block of a mixed product, whose products take `multiplied`. `sharing`: tiles of
 /// the multiprocessor. All its consumers issue their conversions in turns. Times of conversions are
 /// those of rows of 128 bytes.
-pub(super) fn with_conversion(
-    config: &Sm90,
-    types: Types,
-    multiplied: f64,
-    sharing: f64,
-    clock: f64,
-) -> f64 {
+fn with_conversion(config: &Sm90, types: Types, multiplied: f64, sharing: f64, clock: f64) -> f64 {
     let rows = f64::from(config.row_bytes(0)) / 128.0 / clock;
     let weight = if types.b.is_widened() { types.b } else { types.a };
     let turns = f64::from(config.tile[0]) / 64.0 * sharing;

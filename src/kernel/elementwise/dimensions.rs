@@ -6,7 +6,7 @@ use crate::problem::ElementwiseProblem;
 /// The operands with dimensions sorted by the output's strides and adjacent dimensions merged if
 /// all three operands allow it. Contiguous operands become a single row. If `joined` is false, as
 /// an epilogue requires, the operands are unchanged.
-pub fn frame(problem: &ElementwiseProblem, joined: bool) -> [View; 3] {
+pub fn merged(problem: &ElementwiseProblem, joined: bool) -> [View; 3] {
     let operands = [problem.a, problem.b, problem.out];
     if !joined {
         return operands;
@@ -26,13 +26,13 @@ pub fn frame(problem: &ElementwiseProblem, joined: bool) -> [View; 3] {
             _ => dims.push((extent, strides)),
         }
     }
-    let mut framed = operands;
-    for (at, view) in framed.iter_mut().enumerate() {
+    let mut merged = operands;
+    for (at, view) in merged.iter_mut().enumerate() {
         (view.shape, view.stride) = ([1; 3], [0, 0, 1]);
         for (place, (extent, strides)) in dims.iter().enumerate() {
             let dim = 3 - dims.len() + place;
             (view.shape[dim], view.stride[dim]) = (*extent, strides[at]);
         }
     }
-    framed
+    merged
 }

@@ -5,8 +5,7 @@
 //! error of 5 %. Estimates for other alignments and for FMA are off by up to 20 %. Mixed products
 //! have factors of their own, with an error of 10 %.
 
-use super::query::{CostQuery, Estimate};
-use crate::kernel::family::Family;
+use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::skinny::{Method, Skinny};
 use crate::kernel::types::Types;
 use crate::operand::DType;
@@ -83,11 +82,11 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
     if config.is_persistent(types) {
         return estimate_persistent(config, types, ctas_per_sm, query);
     }
-    let framed = config.framed(query.problem);
-    let [narrow, element] = config.operand_types(types).map(DType::width);
+    let problem = query.problem;
+    let [narrow, element] = [types.a, types.b].map(DType::width);
     let [tile_n, tile_k] = config.tile.map(f64::from);
-    let ctas = config.ctas(&framed) as f64;
-    let blocks = ((framed.k() as f64 / tile_k).ceil() / f64::from(config.split)).ceil();
+    let ctas = config.ctas(problem) as f64;
+    let blocks = ((problem.k() as f64 / tile_k).ceil() / f64::from(config.split)).ceil();
     let most = (ctas / query.sms()).ceil();
     let resident = most.min(f64::from(ctas_per_sm));
     let rounds = (most / f64::from(ctas_per_sm)).ceil();
@@ -106,9 +105,9 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
         let rounds = (rounds - 1.0) * fitted.round;
         (0.0, ctas * wide_bytes / memory_rate, conversion.max(loads), launch + rounds)
     } else {
-        let is_unaligned = config.k_major()[1] && framed.k() as f64 * element % 128.0 != 0.0;
+        let is_unaligned = config.k_major()[1] && problem.k() as f64 * element % 128.0 != 0.0;
         let unaligned = if config.align >= 8 && is_unaligned { FITTED_UNALIGNED_ROWS } else { 1.0 };
-        let narrow_bytes = framed.m() as f64 * narrow * blocks * tile_k;
+        let narrow_bytes = problem.m() as f64 * narrow * blocks * tile_k;
         let bytes_of_cta =
             (wide_bytes + FITTED_NARROW * narrow_bytes) * fitted_load_penalty(config);
         // A CTA that has an SM to itself fills its pipeline while nothing else is in flight.
@@ -144,13 +143,13 @@ fn estimate_persistent(
     ctas_per_sm: u32,
     query: &CostQuery,
 ) -> Estimate {
-    let framed = config.framed(query.problem);
-    let [narrow, element] = config.operand_types(types).map(DType::width);
+    let problem = query.problem;
+    let [narrow, element] = [types.a, types.b].map(DType::width);
     let fitted = if element < 1.0 { FITTED_CODES } else { FITTED_BYTES };
     let [tile_n, tile_k] = config.tile.map(f64::from);
-    let blocks = (framed.k() as f64 / tile_k).ceil();
+    let blocks = (problem.k() as f64 / tile_k).ceil();
     let slots = query.target.multiprocessors * ctas_per_sm;
-    let ranges = config.ranges(&framed, slots);
+    let ranges = config.ranges(problem, slots);
     let (units, of_strip) = (ranges.units, ranges.of_strip);
     // The first CTAs, which have a unit more, are spread over the SMs.
     let most = (ranges.ctas() as f64 / query.sms()).ceil();

@@ -1,7 +1,7 @@
 //! The cost of `simt` kernels.
 
-use super::query::{CostQuery, Estimate};
-use super::tiled::{self, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
+use crate::kernel::cost::query::{CostQuery, Estimate};
+use crate::kernel::cost::tiled::{self, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
 use crate::kernel::simt::Simt;
 use crate::kernel::types::Types;
 use crate::operand::DType;

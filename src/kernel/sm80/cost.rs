@@ -1,10 +1,9 @@
 //! The cost of `sm80` kernels.
 
-use super::query::{CostQuery, Estimate};
-use super::tiled::{
+use crate::kernel::cost::query::{CostQuery, Estimate};
+use crate::kernel::cost::tiled::{
     self, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile,
 };
-use crate::kernel::family::Family;
 use crate::kernel::operation::Groups;
 use crate::kernel::sm80::Sm80;
 use crate::kernel::types::{ProductClass, Types};

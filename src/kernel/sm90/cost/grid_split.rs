@@ -3,10 +3,10 @@
 //!
 //! Fitted on an H100 to timings of problems with few tiles in float16.
 
-use super::query::{CostQuery, Estimate};
-use super::sm90_rates::{
+use super::rates::{
     FITTED_ONE_CONSUMER, alignment_penalty, epilogue_seconds, overlapped, split_seconds,
 };
+use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::sm90::{Schedule, Sm90};
 use crate::kernel::types::Types;
 
