@@ -91,8 +91,9 @@ class Loader:
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = "Element types with the names of NVIDIA's cutlass, from cutlass_api."
         module.__file__ = __file__
-        for name in NAMES:
-            setattr(module, name, type(name, (), {"__module__": module.__name__}))
+        from nvidia_cutlass_stub.numeric import element_types
+
+        vars(module).update(element_types(module.__name__))
 
 
 class OperatorsLoader:
