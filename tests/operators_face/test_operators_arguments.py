@@ -198,7 +198,7 @@ def test_scaled_operands():
     ]
     args = ops.GemmArguments(*scaled, fake(64, 32, dtype=torch.bfloat16), "float32")
     assert args.A.quantized.shape == (64, 256) and args.A.scale.shape == (64, 8)
-    assert args.A.mode == (1, 32) and str(args.A.dtype) == "float8_e4m3fn"
+    assert args.A.mode == (1, 32) and str(args.A.dtype) == "Float8E4M3FN"
     found = ops.get_operators(args, target_sm="90a")
     assert found
     constraints = found[0].metadata.operands.A

@@ -81,7 +81,7 @@ def test_copies_are_those_of_the_framework(framework):
     for copied in (on_cpu, half):
         assert type(copied) is type(tensor)
         assert copied.tolist() == tensor.tolist()
-    assert TensorWrapper(half).dtype == "float16"
+    assert TensorWrapper(half).dtype is dtypes.to_cutlass_type("float16")
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""The element types of the stand-in for ``cutlass``, as nvidia-cutlass-dsl 4.8.1 has them.
+"""The element types of the stand-in for ``cutlass``, as nvidia-cutlass-dsl 4.8.1 has them, and
+the dtypes of operands and operators.
 
 Where NVIDIA's package is installed, the tests run on its classes.
 """
@@ -7,6 +8,12 @@ import copy
 import pickle
 
 import pytest
+import torch
+from cutlass_api import DType
+from cutlass_api import operators as ops
+from cutlass_api.operators.utils.dtype import to_cutlass_type
+from operators_face.face import fake_arguments
+from support.helpers import run_python
 
 cutlass = pytest.importorskip("cutlass")
 
@@ -52,3 +59,59 @@ def test_the_stand_in_has_no_values():
         pytest.skip("NVIDIA's package is installed")
     with pytest.raises(NotImplementedError, match="Float16 of the stand-in for cutlass"):
         cutlass.Float16(3)
+
+
+CLASSES = {
+    torch.float16: "Float16",
+    torch.bfloat16: "BFloat16",
+    torch.float32: "Float32",
+    torch.float64: "Float64",
+    torch.float8_e4m3fn: "Float8E4M3FN",
+    torch.int8: "Int8",
+    torch.uint8: "Uint8",
+}
+
+
+@pytest.mark.parametrize("dtype", CLASSES)
+def test_dtypes_are_classes_of_cutlass(dtype):
+    known = getattr(cutlass, CLASSES[dtype])
+    args = fake_arguments(dtype=dtype)
+    found = ops.get_operators(args, target_sm="90a", limit=2)[-1].metadata.operands
+    assert args.A.dtype is args.A.tensor.element_type is found.A.dtype is known
+    assert args.accumulator_type is found.accumulator_type
+    assert issubclass(args.accumulator_type, cutlass.Numeric)
+    assert {known: 1}[args.B.dtype] and args.out.dtype in {args.out.tensor.dtype}
+    # All forms name the class, and the core takes it.
+    forms = [known, dtype, str(dtype).removeprefix("torch."), DType(dtype)]
+    assert {to_cutlass_type(form) for form in forms} == {known} and DType(known) == DType(dtype)
+
+
+def test_dtypes_of_grouped_arguments_and_of_types_that_no_kernel_computes_with():
+    tensors = torch.ones(64, 32), torch.ones(2, 32, 16), torch.ones(64, 16)
+    offsets = torch.tensor([32, 64], dtype=torch.int32)
+    args = ops.IndexPtrGroupedGemmArguments(*tensors, "float32", offsets, "m")
+    assert (args.accumulator_type, args.offsets.dtype) == (cutlass.Float32, cutlass.Int32)
+    names = {torch.int64: "Int64", torch.bool: "Boolean", torch.uint32: "Uint32"}
+    names |= {torch.float8_e8m0fnu: "Float8E8M0FNU"}
+    for dtype, name in names.items():
+        wrapper = ops.utils.tensor.TensorWrapper(torch.zeros(8, dtype=dtype))
+        assert wrapper.dtype is getattr(cutlass, name)
+    # `cutlass` has no class for these.
+    wrapper = ops.utils.tensor.TensorWrapper(torch.zeros(8, dtype=torch.float8_e5m2fnuz))
+    assert isinstance(wrapper.dtype, DType) and wrapper.dtype.name == "float8_e5m2fnuz"
+
+
+def test_dtypes_without_cutlass():
+    code = """
+        import sys
+        sys.modules["cutlass"] = None  # hides an installed package
+        import numpy as np
+        from cutlass_api import DType, operators as ops
+        a = np.zeros((4, 4), np.float32)
+        args = ops.GemmArguments(a, a, a.copy(), "float32")
+        assert isinstance(args.A.dtype, DType) and args.accumulator_type == "float32"
+        (operator,) = ops.get_operators(args)
+        assert operator.supports(args) and operator.metadata.operands.A.dtype == args.A.dtype
+        print("served")
+    """
+    assert run_python(code, CUTLASS_API_STAND_IN="0") == "served\n"

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, fields
 from typing import final, get_type_hints
 
 from cutlass_api import _core
-from cutlass_api._core import DType
 from cutlass_api.arguments import PerformanceControls
+from cutlass_api.operators.utils.dtype import to_cutlass_type
 from cutlass_api.operators.utils.tensor import TensorWrapper
 from cutlass_api.typing import NumericLike, TensorLike
 
@@ -29,7 +29,7 @@ class RuntimeArguments(_core.RuntimeArguments):
 
     A subclass that is a dataclass describes an operation of its own: its fields annotated with
     ``TensorLike`` become :class:`~cutlass_api.operators.utils.tensor.TensorWrapper`, those
-    annotated with ``NumericLike`` become ``DType``.
+    annotated with ``NumericLike`` become classes of ``cutlass``.
 
     ``performance``: :class:`PerformanceControls`, or None.
     """
@@ -46,7 +46,7 @@ class RuntimeArguments(_core.RuntimeArguments):
             if hint is TensorLike and not isinstance(value, TensorWrapper):
                 setattr(self, each.name, TensorWrapper(value, **each.metadata))
             elif each.type in (NumericLike, "NumericLike") and each.name != "performance":
-                setattr(self, each.name, DType(value))
+                setattr(self, each.name, to_cutlass_type(value))
 
     def current(self) -> _core.RuntimeArguments:
         """These arguments, or those of the tensors that have replaced theirs."""

@@ -12,6 +12,7 @@ from cutlass_api.operators.arguments.operand import (
     operand_of,
     operand_of_core,
 )
+from cutlass_api.operators.utils.dtype import to_cutlass_type
 from cutlass_api.operators.utils.tensor import fake_like, is_torch_fake_tensor
 
 
@@ -46,6 +47,22 @@ class EpilogueField(OperandField):
 
     def __set__(self, args: Any, value: Any) -> None:
         raise AttributeError("epilogue is part of the arguments; construct new ones with another")
+
+
+class AccumulatorField:
+    """The accumulator type of the core's arguments as a class of ``cutlass``. ``read``: its getter.
+
+    It is read-only.
+    """
+
+    def __init__(self, read: Any) -> None:
+        self._read: Callable[[Any], Any] = read.__get__
+
+    def __get__(self, args: Any, owner: type | None = None) -> Any:
+        return self if args is None else to_cutlass_type(self._read(args))
+
+    def __set__(self, args: Any, value: Any) -> None:
+        raise AttributeError("accumulator_type is part of the arguments; construct new ones")
 
 
 class CoreArguments(RuntimeArguments):
@@ -208,6 +225,7 @@ class GemmArguments(_core.GemmArguments, CoreArguments):
     A: Any = OperandField()
     B: Any = OperandField()
     out: Any = OperandField()
+    accumulator_type: Any = AccumulatorField(_core.GemmArguments.accumulator_type)
     epilogue: Any = EpilogueField(_core.GemmArguments.epilogue)
     performance: Any = _core.RuntimeArguments.performance
 

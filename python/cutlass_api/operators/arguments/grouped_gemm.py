@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from cutlass_api import _core
 from cutlass_api.operators._unserved import refuse
 from cutlass_api.operators.arguments.base import Operand, PerformanceControls
-from cutlass_api.operators.arguments.gemm import CoreArguments, EpilogueField, OperandField
+from cutlass_api.operators.arguments.gemm import (
+    AccumulatorField,
+    CoreArguments,
+    EpilogueField,
+    OperandField,
+)
 from cutlass_api.typing import NumericLike, TensorLike
 
 if TYPE_CHECKING:
@@ -53,6 +58,7 @@ class IndexPtrGroupedGemmArguments(_core.GroupedGemmArguments, CoreArguments):
     B: Any = OperandField()
     out: Any = OperandField()
     offsets: Any = OperandField()
+    accumulator_type: Any = AccumulatorField(_core.GroupedGemmArguments.accumulator_type)
     epilogue: Any = EpilogueField(_core.GroupedGemmArguments.epilogue)
     performance: Any = _core.RuntimeArguments.performance
     offsets_along: Literal["m", "k"]

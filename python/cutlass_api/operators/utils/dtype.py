@@ -1,9 +1,10 @@
 """Conversions between the element types of frameworks and the classes of ``cutlass``."""
 
+from functools import cache
 from typing import Any
 
 from cutlass_api._core import ELEMENT_TYPES, DType
-from cutlass_api.utils import cutlass_type_from_torch_type, to_cutlass_type
+from cutlass_api.utils import cutlass_type_from_torch_type
 
 #: Names by class. Some element types have no class.
 _NAMES = {each.cutlass_name: each.name for each in ELEMENT_TYPES if each.cutlass_name} | {
@@ -12,8 +13,11 @@ _NAMES = {each.cutlass_name: each.name for each in ELEMENT_TYPES if each.cutlass
     "Float4E2M1FN": "float4_e2m1fn_x2",
 }
 _NAMES |= {
-    f"{kind}{bits}": f"{kind}{bits}".lower() for kind in ("Int", "Uint") for bits in (16, 64)
+    f"{kind}{bits}": f"{kind}{bits}".lower() for kind in ("Int", "Uint") for bits in (16, 32, 64)
 }
+#: The names of classes by that of the element type.
+_CLASSES = {each.name: each.cutlass_name for each in ELEMENT_TYPES}
+_CLASSES |= {own: theirs for theirs, own in _NAMES.items()}
 
 
 def _name(dtype: Any) -> str:
@@ -29,19 +33,48 @@ def class_named(name: str) -> type | None:
     """The class of ``cutlass`` for an element type; None if it has none."""
     import cutlass  # NVIDIA's package, or the stand-in
 
-    known = {own: theirs for theirs, own in _NAMES.items()}
-    return getattr(cutlass, known[name], None)
+    return getattr(cutlass, _CLASSES.get(name, ""), None)
 
 
-def cutlass_class(dtype: Any) -> type:
+@cache
+def to_cutlass_type(dtype: Any) -> Any:
+    """The class of ``cutlass`` for an element type, such as ``cutlass.Float32``.
+
+    ``dtype``: a dtype of torch, NumPy or JAX, a name, a ``DType``, or a class, which is returned.
+    Where no ``cutlass`` can be imported, or it has no class for the type, returns a ``DType``.
+
+    Raises TypeError for an object that names no element type.
+    """
+    try:
+        import cutlass
+    except ModuleNotFoundError:
+        return DType(dtype)
+    if isinstance(dtype, type) and getattr(cutlass, dtype.__name__, None) is dtype:
+        return dtype
+    # DType knows the types that kernels compute with, and operands of others have a DType.
+    found = class_named(str(dtype).removeprefix("torch."))
+    if found is None and not isinstance(dtype, DType):
+        dtype = DType(dtype)
+        found = class_named(dtype.name)
+    return dtype if found is None else found
+
+
+def shown_type(dtype: Any) -> Any:
+    """As :func:`to_cutlass_type`, but objects that name no element type are returned."""
+    try:
+        return to_cutlass_type(dtype)
+    except TypeError:
+        return dtype
+
+
+def cutlass_class(dtype: Any) -> Any:
     """The class of ``cutlass`` for an element type of at least one byte.
 
     Raises KeyError if there is none.
     """
-    element = DType(dtype)
-    found = class_named(element.name) if element.width >= 8 else None
-    if found is None:
-        raise KeyError(f"cutlass has no class for {element}")
+    found = to_cutlass_type(dtype)
+    if isinstance(found, DType) or found.width < 8:
+        raise KeyError(f"cutlass has no class for {dtype}")
     return found
 
 

@@ -2,14 +2,13 @@
 
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from cutlass_api import _core
 from cutlass_api import utils as core_utils
 from cutlass_api._faces import core_of
 from cutlass_api.operators._unserved import refuse
-from cutlass_api.operators.utils.dtype import class_named
+from cutlass_api.operators.utils.dtype import to_cutlass_type
 from cutlass_api.utils import (
     get_stride_rank,
     is_numpy_tensor,
@@ -60,14 +59,12 @@ class TensorWrapper:
         self._tensor = None if self._fake is not None else tensor
         self._alignment_bytes = native.alignment_bytes
         self._shape, self._stride = native.shape, native.stride
-        self._dtype: Any = native.element_type
+        self._element_type = native.element_type
         self._owner: Any = None
         if is_torch_tensor(tensor):
             self._stride = tuple(tensor.stride())
         if native.element_type.name == _PAIRS_OF_FOUR_BITS:
             self._shape, self._stride = _unpacked(self._shape, self._stride)
-            with suppress(ModuleNotFoundError):  # of cutlass
-                self._dtype = class_named(_PAIRS_OF_FOUR_BITS)
 
     def detached(self, owner: Any) -> "TensorWrapper":
         """A wrapper with the same description, without the tensor. ``owner``: as `of_core`."""
@@ -107,13 +104,13 @@ class TensorWrapper:
 
     @property
     def dtype(self) -> Any:
-        """The element type, a ``DType``; ``cutlass.Float4E2M1FN`` for two elements in a byte."""
-        return self._dtype
+        """The element type: a class of ``cutlass``, or a ``DType`` if ``cutlass`` has none."""
+        return to_cutlass_type(self._element_type)
 
     @property
     def element_type(self) -> Any:
         """As ``dtype``."""
-        return self._dtype
+        return self.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -173,7 +170,7 @@ class TensorWrapper:
         return self.runtime_tensor.__dlpack_device__()
 
     def __repr__(self) -> str:
-        return f"<TensorWrapper {self._dtype}{list(self._shape)}>"
+        return f"<TensorWrapper {self._element_type}{list(self._shape)}>"
 
 
 def without_memory(tensor: Any) -> Any:
