@@ -9,6 +9,7 @@ import pytest
 import torch
 from cutlass_api import operators as ops
 from cutlass_api.operators import metadata
+from cutlass_api.operators.utils.dtype import to_cutlass_type
 from operators_face.face import fake_arguments, real_arguments
 from support.helpers import run_python
 
@@ -27,7 +28,10 @@ def test_kernels_of_the_core_in_their_order():
         assert is_efc == (of_core.design.tile_shape[0] >= 128)
         assert described.operator_name.replace("_tile", "_") == of_core.kernel_name
         assert bool(re.search(r"tile\d+x\d+x\d+", described.operator_name)) == is_efc
-        assert described.operands == of_core.operands
+        for name in ("A", "B", "out"):
+            own = getattr(described.operands, name).__cutlass_operand__()
+            assert own == getattr(of_core.operands, name)
+        assert described.operands.accumulator_type == of_core.operands.accumulator_type
         assert described.design.tile_shape == of_core.design.tile_shape
         assert described.design.core is of_core.design
         assert described.provider is ops.CuTeDSLProvider
@@ -199,9 +203,11 @@ class Add(ops.Operator):
 
     @classmethod
     def _generate_operators(cls, metadata_filter, epilogue_args=None, target_sm=None, args=None):
-        for dtype in ("float32", "float64"):
+        for dtype in map(to_cutlass_type, ("float32", "float64")):
             target = [ops.TargetSm("80")]
-            described = ops.OperatorMetadata(f"add_{dtype}", cls, target, AddOperands(dtype))
+            described = ops.OperatorMetadata(
+                f"add_{dtype}".lower(), cls, target, AddOperands(dtype)
+            )
             if metadata_filter(described):
                 yield cls(described)
 
@@ -220,7 +226,7 @@ def mine():
 def test_operators_of_ones_own(mine):
     a, b, out = torch.ones(4), torch.ones(4), torch.zeros(4)
     args = AddArguments(a, b, out)
-    assert args.A.dtype == "float32" and args.performance is None
+    assert args.A.dtype is to_cutlass_type("float32") and args.performance is None
     (operator,) = ops.get_operators(args)
     assert operator.metadata.operator_name == "add_float32"
     assert operator.metadata.provider is mine

@@ -28,7 +28,7 @@ _FIRST_CC = {
 }
 
 
-@dataclass(init=False, frozen=True)
+@dataclass(init=False)
 class TargetSm:
     """A compilation target, from its text or from its parts.
 
@@ -66,8 +66,7 @@ class TargetSm:
                 f"target {cc}{portability.value} does not exist: {portability.name} targets start "
                 f"at {_FIRST_CC[portability]}; pass {str(cc)!r}"
             )
-        object.__setattr__(self, "cc", cc)
-        object.__setattr__(self, "portability", portability)
+        self.cc, self.portability = cc, portability
 
     @classmethod
     def ensure(cls, value: "TargetSm | str | None") -> "TargetSm | None":
@@ -78,7 +77,7 @@ class TargetSm:
         if value is None or isinstance(value, cls):
             return value
         if isinstance(value, str):
-            return _from_text(value)
+            return cls(value)
         raise TypeError(f"target_sm is {value!r}; pass a TargetSm or a text such as '90a'")
 
     @staticmethod
@@ -135,6 +134,9 @@ class TargetSm:
         """The minor version of the compute capability."""
         return self.cc % 10
 
+    def __hash__(self) -> int:
+        return hash((self.cc, self.portability))
+
     def __str__(self) -> str:
         return f"{self.cc}{self.portability.value}"
 
@@ -142,6 +144,7 @@ class TargetSm:
         return f"TargetSm({str(self)!r})"
 
 
+@lru_cache(64)
 def _parse(text: str) -> tuple[int, ArchPortability]:
     digits = text.rstrip("af")
     try:
@@ -151,11 +154,6 @@ def _parse(text: str) -> tuple[int, ArchPortability]:
             f"sm_str is {text!r}; pass a compute capability with an optional suffix: '80', '90a' "
             "or '100f'"
         ) from None
-
-
-@lru_cache(64)
-def _from_text(text: str) -> TargetSm:
-    return TargetSm(text)
 
 
 @lru_cache(64)

@@ -1,6 +1,6 @@
 """Compiled operators."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ class CompiledArtifact:
 
     compiled_obj: Any
     operator_obj: "Operator"
-    compiled_for: "TargetSm | None" = None
-    _reused: Any = field(default=None, init=False, repr=False, compare=False)
+    compiled_for: "TargetSm | None"
+
+    _reused = None
 
     @property
     def _nvgemm_reuse(self) -> Any:

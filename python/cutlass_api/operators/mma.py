@@ -10,7 +10,7 @@ from cutlass_api.operators.arch import TargetSm
 class MmaInstruction:
     """The base of instructions. A subclass has its targets, and the width of one step along K."""
 
-    _targets: tuple[TargetSm, ...] = ()
+    _targets: tuple[str, ...] = ()
     #: Bytes of A along K that one instruction multiplies.
     _step_bytes = 0
 
@@ -22,7 +22,7 @@ class MmaInstruction:
         """
         if not cls._targets:
             refuse(cls.__name__, "HopperWgmma or AmpereMma")
-        return list(cls._targets)
+        return list(map(TargetSm, cls._targets))
 
     @classmethod
     def shape_k(cls, operands: Any) -> int:
@@ -39,14 +39,14 @@ class MmaInstruction:
 class AmpereMma(MmaInstruction):
     """``mma.sync`` of warps, from compute capability 8.0 on."""
 
-    _targets = (TargetSm("80"),)
+    _targets = ("80",)
     _step_bytes = 32
 
 
 class HopperWgmma(MmaInstruction):
     """``wgmma`` of warpgroups, of compute capability 9.0."""
 
-    _targets = (TargetSm("90a"),)
+    _targets = ("90a",)
     _step_bytes = 32
 
 

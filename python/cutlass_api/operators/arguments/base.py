@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, fields
 from typing import final, get_type_hints
 
 from cutlass_api import _core
-from cutlass_api.arguments import PerformanceControls
 from cutlass_api.operators.utils.dtype import to_cutlass_type
 from cutlass_api.operators.utils.tensor import TensorWrapper
 from cutlass_api.typing import NumericLike, TensorLike
@@ -21,6 +20,17 @@ class Operand(ABC):
 
     @abstractmethod
     def __copy__(self) -> "Operand": ...
+
+
+@dataclass(kw_only=True)
+class PerformanceControls:
+    """What operators may do to be faster, as :class:`cutlass_api.arguments.PerformanceControls`.
+
+    A subclass may add controls for operators of one's own.
+    """
+
+    fast_sums: bool = False
+    free_multiprocessors: int = 0
 
 
 @dataclass(eq=False)

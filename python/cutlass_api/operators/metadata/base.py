@@ -12,33 +12,30 @@ if TYPE_CHECKING:
     from cutlass_api.operators.base import Operator
 
 
-class EpilogueMetadata(metadata.EpilogueMetadata):
+class EpilogueMetadata:
     """The epilogue that an operator fuses, from :class:`EpilogueArguments`.
 
     It has the arguments' ``epilogue_fn``, ``tensors``, ``traced_epilogue`` and ``transports``.
     ``epilogue_args`` may also be of another class with these attributes but the last.
     """
 
-    epilogue_fn: Any
-    tensors: Any
-    traced_epilogue: Any
-    transports: dict[str, Any]
-
     def __init__(self, epilogue_args: Any) -> None:
-        made = metadata.EpilogueMetadata.from_args(epilogue_args)
-        super().__init__(made and made.epilogue)
-        # The base is frozen.
-        vars(self).update(
-            epilogue_fn=epilogue_args.epilogue_fn,
-            tensors=epilogue_args.tensors,
-            traced_epilogue=epilogue_args.traced_epilogue,
-            transports=getattr(epilogue_args, "transports", {}),
-        )
+        self.epilogue_fn = epilogue_args.epilogue_fn
+        self.tensors = epilogue_args.tensors
+        self.traced_epilogue = epilogue_args.traced_epilogue
+        self.transports: dict[str, Any] = getattr(epilogue_args, "transports", {})
+        of_core = metadata.EpilogueMetadata.from_args(epilogue_args)
+        self._of_core = of_core or metadata.EpilogueMetadata()
 
     @classmethod
     def from_args(cls, args: Any) -> "EpilogueMetadata":
         """The metadata for epilogue arguments."""
         return cls(args)
+
+    @property
+    def epilogue(self) -> Any:
+        """The outputs as expressions of the inputs, or the arguments of another class."""
+        return self._of_core.epilogue
 
     @property
     def parameters(self) -> list[Any]:
@@ -49,6 +46,16 @@ class EpilogueMetadata(metadata.EpilogueMetadata):
     def parameter_names(self) -> list[str]:
         """The names of ``parameters``."""
         return list(self.tensors)
+
+    def supports(self, args: Any) -> Status:
+        """Whether arguments have an epilogue, or other metadata the same one.
+
+        The kernel itself compares the epilogue of arguments.
+        """
+        return self._of_core.supports(args._of_core if isinstance(args, EpilogueMetadata) else args)
+
+    def __repr__(self) -> str:
+        return f"EpilogueMetadata(epilogue={self.epilogue!r})"
 
 
 @dataclass
@@ -69,7 +76,7 @@ class OperatorMetadata:
     supported_targets: list[TargetSm]
     operands: Any
     design: DesignMetadata | None = None
-    epilogue: metadata.EpilogueMetadata | None = None
+    epilogue: EpilogueMetadata | metadata.EpilogueMetadata | None = None
 
     @property
     def provider(self) -> Any:

@@ -90,6 +90,7 @@ class Sm107DesignMetadata(Sm100DesignMetadata):
     """The configuration of a kernel of Rubin. The constructor raises NotImplementedError."""
 
 
+@dataclass(kw_only=True, frozen=True, slots=True)
 class TileSchedulerMetadata(ABC):
     """The base of descriptions of tile schedulers."""
 
@@ -99,7 +100,7 @@ class TileSchedulerMetadata(ABC):
         """The targets with the scheduler, for an optional design and operands' metadata."""
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True, frozen=True, slots=True)
 class StaticPersistentTileSchedulerMetadata(TileSchedulerMetadata):
     """CTAs that compute tiles in an order that is fixed at the launch."""
 

@@ -1,7 +1,7 @@
 """Helpers for the metadata of operators."""
 
 from cutlass_api._core import DType
-from cutlass_api.metadata import DenseTensorAttributes, GemmOperandsMetadata
+from cutlass_api.operators.metadata import DenseTensorConstraints, GemmOperandsMetadata
 from cutlass_api.typing import NumericLike
 
 
@@ -21,8 +21,8 @@ def construct_dense_gemm_operands(
     bytes.
     """
 
-    def dense(dtype: NumericLike, stride: tuple[int, ...]) -> DenseTensorAttributes:
-        return DenseTensorAttributes(dtype, stride, alignment_bytes * 8 // DType(dtype).width)
+    def dense(dtype: NumericLike, stride: tuple[int, ...]) -> DenseTensorConstraints:
+        return DenseTensorConstraints(dtype, stride, alignment_bytes * 8 // DType(dtype).width)
 
     return GemmOperandsMetadata(
         dense(a_dtype, stride_A),
