@@ -19,6 +19,31 @@ theirs = pytest.importorskip("cutlass.operators")
 #: The modules whose classes are tested: one, or this package's and NVIDIA's.
 FACES = [ops] if theirs is ops else [ops, theirs]
 
+WRITES = {
+    "name": lambda each: setattr(each, "operator_name", "x"),
+    "class": lambda each: setattr(each, "operator_class", None),
+    "targets": lambda each: each.supported_targets.clear(),
+    "target": lambda each: setattr(each.supported_targets[0], "cc", 100),
+    "accumulator": lambda each: setattr(each.operands, "accumulator_type", cutlass.Int8),
+    "operand": lambda each: setattr(each.operands, "A", None),
+    "divisibility": lambda each: setattr(each.operands.A, "divisibility", 1 << 20),
+    "tile": lambda each: setattr(each.design, "tile_shape", (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_a_client_writes_into_metadata_is_its_own(write):
+    args = fake_arguments()
+    operator = ops.get_operators(args, target_sm="90a")[-1]
+    before = copy.deepcopy(operator.metadata)
+    assert operator.metadata == before and operator.metadata is operator.metadata
+    WRITES[write](operator.metadata)
+    again = ops.get_operators(args, target_sm="90a")[-1]
+    assert operator.metadata != before and again.metadata == before
+    assert again.supports(args, "90a") and again == operator and hash(again) == hash(operator)
+    assert ops.get_operators(args, lambda each: each == before, "90a") == [operator]
+
+
 def parts_of(face):
     """Instances of metadata classes, with the names of their fields."""
     described = face.metadata

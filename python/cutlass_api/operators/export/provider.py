@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import cutlass.operators as nvidia
 from cutlass.operators.workspace import AllocationRequirement, Workspace
 
+from cutlass_api._core import Kernel
 from cutlass_api.operators.arch import TargetSm, served_cc
 from cutlass_api.operators.export.arguments import REFUSALS, converted, taken
 from cutlass_api.operators.export.metadata import described, status
@@ -180,19 +181,19 @@ def _exported_class(own: type[kernels.KernelOperator]) -> Any:
 #: NVIDIA's operator classes by those of this package.
 _CLASSES = {own: _exported_class(own) for own in kernels.OPERATOR_CLASSES}
 #: The operators without an epilogue. The core keeps its kernels for the life of the process.
-_OPERATORS: dict[kernels.KernelOperator, KernelOperator | None] = {}
+_OPERATORS: dict[Kernel, KernelOperator | None] = {}
 
 
 def _exported(own: Any, epilogue_args: Any) -> KernelOperator | None:
     """NVIDIA's operator for one of this package; None if NVIDIA's classes cannot describe it."""
-    if own not in _OPERATORS:
+    if own.kernel not in _OPERATORS:
         # The class of a kernel that PyTorch may fuse later is exported as its base.
         known = next((_CLASSES[each] for each in type(own).__mro__ if each in _CLASSES), None)
         made = known and known.of(own, epilogue_args)
         if epilogue_args is not None:
             return made
-        _OPERATORS[own] = made
-    return _OPERATORS[own]
+        _OPERATORS[own.kernel] = made
+    return _OPERATORS[own.kernel]
 
 
 __all__ = ["RutlassProvider"]

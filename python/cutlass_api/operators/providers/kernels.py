@@ -86,6 +86,8 @@ class KernelOperator(Operator):
     def metadata(self) -> OperatorMetadata:
         """The description of the operator."""
         if self._metadata is None:
+            # A client may change the metadata, so the next search makes another operator.
+            _OPERATORS.pop(self._kernel, None)
             self._metadata = self._describe()
         return self._metadata
 
@@ -194,6 +196,13 @@ class KernelOperator(Operator):
         """Kernels of this package need no preparation."""
         data = workspace.data if isinstance(workspace, Workspace) else workspace
         self._kernel.initialize_workspace(args.current(), data)
+
+    def __eq__(self, other: object) -> bool:
+        """Operators of one kernel are equal, also those of different searches."""
+        return type(other) is type(self) and getattr(other, "_kernel", None) is self._kernel
+
+    def __hash__(self) -> int:
+        return hash(self._kernel)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._kernel.metadata.kernel_name}>"
@@ -333,7 +342,10 @@ KernelOperator._provider = CuTeDSLProvider
 
 
 class _Operators(dict[Kernel, KernelOperator]):
-    """The operators by kernel. The core keeps its kernels for the life of the process."""
+    """The operators whose metadata is not yet made, by kernel.
+
+    The core keeps its kernels for the life of the process.
+    """
 
     def __missing__(self, kernel: Kernel) -> KernelOperator:
         known = _CLASSES.get(type(kernel))
