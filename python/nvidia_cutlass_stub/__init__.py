@@ -70,8 +70,9 @@ def find(name: str) -> ModuleSpec | None:
     # `find_spec` of an absent module returns None.
     if is_probed():
         return None
+    reason = nearest_module(name) if submodule.startswith("operators.") else explanation()
     # With the name of the submodule, `from cutlass import cute` would replace the message.
-    raise ModuleNotFoundError(f"No module named {name!r}; {explanation()}", name="cutlass")
+    raise ModuleNotFoundError(f"No module named {name!r}; {reason}", name="cutlass")
 
 
 def find_first() -> ModuleSpec | None:
@@ -118,6 +119,15 @@ def explanation() -> str:
         "this cutlass is the stand-in of rutlass, which has element types and cutlass.operators. "
         "For the CuTe DSL, install NVIDIA's package: pip install nvidia-cutlass-dsl"
     )
+
+
+def nearest_module(name: str) -> str:
+    """The module of ``cutlass.operators`` that is nearest to an absent one, and its names."""
+    parent = name.rpartition(".")[0]
+    names = getattr(sys.modules[parent], "__all__", None)
+    if names is None:
+        return nearest_module(parent)
+    return f"the nearest module of rutlass is {parent}, with {', '.join(names)}"
 
 
 def is_probed() -> bool:

@@ -7,11 +7,15 @@ import os
 import subprocess
 from pathlib import Path
 
+import cutlass.operators
 import cutlass_api
 import pytest
 import torch
 from cutlass_api import operators as ops
 from cutlass_api.operators import metadata, mma
+from cutlass_api.operators.fusion import evt_ops
+from cutlass_api.operators.heuristics import nvmatmul
+from cutlass_api.operators.providers import cutedsl
 from operators_face.their_names import THEIRS_BY_MODULE
 from support import operator_names
 from support.helpers import run_python
@@ -28,7 +32,7 @@ def test_each_public_name_is_there(module):
 
 
 def test_no_further_names_at_the_top():
-    assert operator_names.names_of("cutlass_api.operators")[""] == THEIRS_BY_MODULE[""]
+    assert operator_names.public_names("cutlass_api.operators") == THEIRS_BY_MODULE[""]
 
 
 @pytest.mark.skipif(ORIGINAL is None, reason="TEST_ORIGINAL names no Python with the original")
@@ -42,6 +46,62 @@ def test_the_stored_names_are_those_of_the_original():
     command = [ORIGINAL, "-W", "ignore", operator_names.__file__, "cutlass.operators"]
     printed = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
     assert json.loads(printed) == THEIRS_BY_MODULE
+
+
+@pytest.mark.skipif(cutlass.operators is not ops, reason="cutlass.operators is NVIDIA's")
+@pytest.mark.parametrize("module", [*operator_names.LEFT_OUT, "none", "metadata.none"])
+def test_other_modules_name_the_nearest(module):
+    # PyTorch imports one module of the package.
+    module = {"providers.cutedsl.gemm": "providers.cutedsl.gemm.sm90_static_persistent"}.get(
+        module, module
+    )
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.import_module(f"cutlass.operators.{module}")
+    message = str(caught.value)
+    parent = f"cutlass.operators.{module}".rpartition(".")[0].removesuffix(".gemm")
+    names = importlib.import_module(parent).__all__
+    assert message.endswith(f"; the nearest module of rutlass is {parent}, with {', '.join(names)}")
+    assert f"No module named 'cutlass.operators.{module}'" in message
+
+
+#: The members by enumeration of 0.3.0. Their values count from 1.
+COUNTED = {
+    ops.ArchPortability: "Portable FamilyPortable ArchConditional",
+    ops.ScaleSwizzleMode: "SwizzleNone Swizzle32x4x4",
+    ops.utils.layout.LayoutType: """
+        ColumnMajor RowMajor ColumnMajorInterleaved2 RowMajorInterleaved2 ColumnMajorInterleaved32
+        RowMajorInterleaved32 ColumnMajorInterleaved64 RowMajorInterleaved64 TensorNWC TensorNHWC
+        TensorNDHWC TensorNCHW TensorNGHWC TensorNC32HW32 TensorNC64HW64 TensorC32RSK32
+        TensorC64RSK64 TensorKCS TensorKCSR TensorKCSRT
+    """,
+}
+VALUES = {
+    **{kind: {name: at for at, name in enumerate(COUNTED[kind].split(), 1)} for kind in COUNTED},
+    ops.ScaleMode: {"Blockwise1x16": (1, 1, 16), "Blockwise1x32": (1, 1, 32)},
+    ops.Transport: {
+        name: name.lower()
+        for name in ("TMA", "SYNC_GMEM_LOAD", "SYNC_GMEM_STORE", "ASYNC_GMEM_LOAD")
+    },
+}
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
+def test_members_have_the_values_of_the_original(kind):
+    assert {each.name: each.value for each in kind} == VALUES[kind]
+
+
+def test_functions_of_epilogues_on_tensors():
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(evt_ops.multiply_add(x, 2, 1), x * 2 + 1)
+    assert torch.equal(evt_ops.permute(x, (1, 0)), x.T)
+    assert evt_ops.reshape(x, (3, 2)).shape == (3, 2)
+    assert torch.equal(evt_ops.sum(x, [1]), x.sum(1)) and evt_ops.max(x, [0, 1]) == 5
+
+
+def test_operators_are_of_the_base_of_their_provider():
+    base = cutedsl.operator.CuteDslOperator
+    assert all(isinstance(each, base) for each in ops.get_operators(target_sm="90a", limit=9))
+    assert not nvmatmul.is_available()
 
 
 def parameters(function):

@@ -21,6 +21,21 @@ THEIRS = {
         IndexPtrGroupedGemmArguments IndexPtrGroupedGemmProblemSize Load Operand PerformanceControls
         RuntimeArguments ScaleMode ScaleSwizzleMode ScaledOperand Store Transport
     """,
+    "arguments.base": """
+        Operand PerformanceControls RuntimeArguments
+    """,
+    "arguments.epilogue": """
+        EpilogueArguments Load Store Transport
+    """,
+    "arguments.gemm": """
+        GemmArguments GemmProblemSize
+    """,
+    "arguments.grouped_gemm": """
+        GroupedGemmArguments IndexPtrGroupedGemmArguments IndexPtrGroupedGemmProblemSize
+    """,
+    "arguments.operand": """
+        DenseTensor ScaleMode ScaleSwizzleMode ScaledOperand
+    """,
     "artifact": """
         CompiledArtifact
     """,
@@ -36,11 +51,23 @@ THEIRS = {
     "fusion.activation": """
         gelu hardswish identity leaky_relu relu sigmoid silu tanh
     """,
+    "fusion.evt_ops": """
+        exp max maximum minimum multiply_add permute reshape sum
+    """,
     "heuristics": """
         Heuristic NvMatmulHeuristics available_heuristics get_heuristic register_heuristic
     """,
+    "heuristics.base": """
+        Heuristic available_heuristics get_heuristic register_heuristic
+    """,
+    "heuristics.nvmatmul": """
+        MIN_NVMMH_VERSION NvMatmulHeuristics is_available
+    """,
+    "heuristics.nvmatmul.ranker": """
+        MIN_NVMMH_VERSION NvMatmulHeuristics is_available
+    """,
     "manifest": """
-        Manifest available_providers
+        Manifest
     """,
     "metadata": """
         BLASDesignMetadata CLCDynamicPersistentTileSchedulerMetadata DenseTensorConstraints
@@ -49,6 +76,46 @@ THEIRS = {
         ScaledOperandConstraints Sm100DesignMetadata Sm107DesignMetadata
         StaticPersistentTileSchedulerMetadata TileSchedulerMetadata
     """,
+    "metadata.base": """
+        OperatorMetadata
+    """,
+    "metadata.design": """
+        BLASDesignMetadata CLCDynamicPersistentTileSchedulerMetadata DesignMetadata
+        Sm100DesignMetadata Sm107DesignMetadata StaticPersistentTileSchedulerMetadata
+        TileSchedulerMetadata
+    """,
+    "metadata.design.base": """
+        BLASDesignMetadata DesignMetadata
+    """,
+    "metadata.design.sm100": """
+        Sm100DesignMetadata
+    """,
+    "metadata.design.sm107": """
+        Sm107DesignMetadata
+    """,
+    "metadata.design.tile_scheduler": """
+        CLCDynamicPersistentTileSchedulerMetadata StaticPersistentTileSchedulerMetadata
+        TileSchedulerMetadata
+    """,
+    "metadata.epilogue": """
+        EpilogueMetadata
+    """,
+    "metadata.operand_constraints": """
+        DenseTensorConstraints OperandConstraints ScaledOperandConstraints
+    """,
+    "metadata.operands": """
+        GemmOperandsMetadata GroupedGemmOperandsMetadata IndexPtrGroupedGemmOperandsMetadata
+        OperandsMetadata
+    """,
+    "metadata.operands.base": """
+        OperandsMetadata
+    """,
+    "metadata.operands.gemm": """
+        GemmOperandsMetadata
+    """,
+    "metadata.operands.grouped_gemm": """
+        GroupedGemmOperandsMetadata IndexPtrGroupedGemmOperandsMetadata
+    """,
     "mma": """
         AmpereMma BlackwellTcgen05Mma BlackwellTcgen05MmaSparse HopperWgmma MmaInstruction
         RubinTcgen05Mma
@@ -56,11 +123,23 @@ THEIRS = {
     "providers": """
         CuTeDSLProvider Provider available_providers register_provider
     """,
+    "providers.cutedsl": """
+        CuTeDSLProvider CuteDslOperator
+    """,
+    "providers.cutedsl.operator": """
+        CuteDslOperator
+    """,
+    "providers.provider": """
+        Provider
+    """,
     "status": """
         Status
     """,
     "typing": """
-        NumericLike
+        NumericLike TensorLike
+    """,
+    "utils": """
+        common device dtype gemm generate layout tensor
     """,
     "utils.common": """
         ceil_div is_jax_available is_numpy_available is_torch_available round_up tuple_to_string
@@ -82,7 +161,7 @@ THEIRS = {
         construct_dense_gemm_operands
     """,
     "utils.layout": """
-        LayoutType normalized_col_major normalized_row_major
+        LayoutType TupleRank2Or3 normalized_col_major normalized_row_major
     """,
     "utils.tensor": """
         TensorWrapper get_stride_order get_stride_rank is_jax_array is_numpy_tensor

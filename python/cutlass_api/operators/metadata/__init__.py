@@ -1,6 +1,6 @@
 """Descriptions of operators: targets, operands, design, epilogue."""
 
-from cutlass_api.operators.metadata.base import EpilogueMetadata, OperatorMetadata
+from cutlass_api.operators.metadata.base import OperatorMetadata
 from cutlass_api.operators.metadata.design import (
     BLASDesignMetadata,
     CLCDynamicPersistentTileSchedulerMetadata,
@@ -10,14 +10,17 @@ from cutlass_api.operators.metadata.design import (
     StaticPersistentTileSchedulerMetadata,
     TileSchedulerMetadata,
 )
-from cutlass_api.operators.metadata.operands import (
+from cutlass_api.operators.metadata.epilogue import EpilogueMetadata
+from cutlass_api.operators.metadata.operand_constraints import (
     DenseTensorConstraints,
+    OperandConstraints,
+    ScaledOperandConstraints,
+)
+from cutlass_api.operators.metadata.operands import (
     GemmOperandsMetadata,
     GroupedGemmOperandsMetadata,
     IndexPtrGroupedGemmOperandsMetadata,
-    OperandConstraints,
     OperandsMetadata,
-    ScaledOperandConstraints,
 )
 
 __all__ = [

@@ -17,8 +17,8 @@ from cutlass_api.operators.arguments.gemm import CoreArguments, GemmArguments
 from cutlass_api.operators.artifact import CompiledArtifact
 from cutlass_api.operators.base import Operator
 from cutlass_api.operators.metadata import OperatorMetadata
-from cutlass_api.operators.metadata.design import design_of_core
-from cutlass_api.operators.metadata.operands import operands_of_core
+from cutlass_api.operators.metadata.design.kernel import design_of_core
+from cutlass_api.operators.metadata.operands.kernel import operands_of_core
 from cutlass_api.operators.mma import AmpereMma, HopperWgmma, MmaInstruction
 from cutlass_api.operators.providers.provider import Provider, register_provider
 from cutlass_api.operators.workspace import AllocationRequirement, Workspace

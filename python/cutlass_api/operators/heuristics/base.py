@@ -4,8 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cutlass_api.operators._unserved import Unserved
-
 if TYPE_CHECKING:
     from cutlass_api.operators.arch import TargetSm
     from cutlass_api.operators.base import Operator
@@ -57,21 +55,4 @@ def get_heuristic(name: str) -> type[Heuristic]:
         raise KeyError(f"no heuristic has the name {name!r}; registered: {known}") from None
 
 
-@register_heuristic("nvmatmul")
-class NvMatmulHeuristics(Unserved, Heuristic):
-    """NVIDIA's heuristics for kernels of Blackwell. The constructor raises NotImplementedError."""
-
-    _nearest = "get_operators without a heuristic, which ranks by the cost model"
-
-    def rank(self, *args: Any, **kwargs: Any) -> "list[Operator]":
-        """Not reached: the class has no instances."""
-        raise NotImplementedError
-
-
-__all__ = [
-    "Heuristic",
-    "NvMatmulHeuristics",
-    "available_heuristics",
-    "get_heuristic",
-    "register_heuristic",
-]
+__all__ = ["Heuristic", "available_heuristics", "get_heuristic", "register_heuristic"]

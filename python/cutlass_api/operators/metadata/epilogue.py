@@ -1,0 +1,55 @@
+"""The description of an epilogue."""
+
+from typing import Any
+
+from cutlass_api import metadata
+from cutlass_api._core import Status
+
+
+class EpilogueMetadata:
+    """The epilogue that an operator fuses, from :class:`EpilogueArguments`.
+
+    It has the arguments' ``epilogue_fn``, ``tensors``, ``traced_epilogue`` and ``transports``.
+    ``epilogue_args`` may also be of another class with these attributes but the last.
+    """
+
+    def __init__(self, epilogue_args: Any) -> None:
+        self.epilogue_fn = epilogue_args.epilogue_fn
+        self.tensors = epilogue_args.tensors
+        self.traced_epilogue = epilogue_args.traced_epilogue
+        self.transports: dict[str, Any] = getattr(epilogue_args, "transports", {})
+        of_core = metadata.EpilogueMetadata.from_args(epilogue_args)
+        self._of_core = of_core or metadata.EpilogueMetadata()
+
+    @classmethod
+    def from_args(cls, args: Any) -> "EpilogueMetadata":
+        """The metadata for epilogue arguments."""
+        return cls(args)
+
+    @property
+    def epilogue(self) -> Any:
+        """The outputs as expressions of the inputs, or the arguments of another class."""
+        return self._of_core.epilogue
+
+    @property
+    def parameters(self) -> list[Any]:
+        """The operands of the epilogue."""
+        return list(self.tensors.values())
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """The names of ``parameters``."""
+        return list(self.tensors)
+
+    def supports(self, args: Any) -> Status:
+        """Whether arguments have an epilogue, or other metadata the same one.
+
+        The kernel itself compares the epilogue of arguments.
+        """
+        return self._of_core.supports(args._of_core if isinstance(args, EpilogueMetadata) else args)
+
+    def __repr__(self) -> str:
+        return f"EpilogueMetadata(epilogue={self.epilogue!r})"
+
+
+__all__ = ["EpilogueMetadata"]
