@@ -61,19 +61,18 @@ class Manifest:
     ) -> list[Operator]:
         """The collected operators that serve arguments and target, and pass the filter.
 
-        ``providers``: classes of providers; None: all.
+        ``providers``: classes of providers; None: all. Raises ValueError if ``args`` and
+        ``target_sm`` are None and there are operators.
         """
         target = TargetSm.ensure(target_sm)
 
         def is_wanted(operator: Operator) -> bool:
+            if not operator.supports(args, target_sm=target):
+                return False
             metadata = operator.metadata
             if providers is not None and metadata.provider not in providers:
                 return False
-            if metadata_filter is not None and not metadata_filter(metadata):
-                return False
-            if args is None:
-                return target is None or bool(metadata.supports(None, target_sm=target))
-            return bool(operator.supports(args, target_sm=target))
+            return metadata_filter is None or bool(metadata_filter(metadata))
 
         return [operator for operator in self._operators if is_wanted(operator)]
 
