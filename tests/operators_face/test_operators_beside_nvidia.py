@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import pickle
 import textwrap
 import warnings
 import weakref
@@ -116,13 +117,14 @@ def test_metadata_has_their_classes():
         assert described.supports(args, target_sm="90a")
         assert not described.supports(fake_arguments(dtype=torch.float16))
         assert type(described.operator_class(described)) is type(operator)
+        assert pickle.loads(pickle.dumps(operator)).own.kernel is operator.own.kernel
         expected = {
             90: mma.HopperWgmma,
             80: None if "simt" in described.operator_name else mma.AmpereMma,
         }
         assert described.design.mma_instruction_type is expected[operator.designed_for_min_cc]
     other = dataclasses.replace(described, operator_name="other")
-    with pytest.raises(KeyError, match="'other', which is no kernel"):
+    with pytest.raises(ValueError, match="'other', which no operator"):
         other.operator_class(other)
 
 

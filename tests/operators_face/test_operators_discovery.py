@@ -1,6 +1,8 @@
 """Searches, kernels as operators, operators and providers of one's own."""
 
+import copy
 import dataclasses
+import pickle
 import re
 from typing import Any
 
@@ -49,12 +51,54 @@ def test_all_operators_by_name():
 
 
 def test_metadata_can_be_replaced():
+    """But describes no further operators."""
     operator = ops.get_operators(fake_arguments(), target_sm="90a")[0]
     design = dataclasses.replace(operator.metadata.design, tile_shape=(1, 2, 3))
-    changed = dataclasses.replace(operator.metadata, operator_name="x", design=design)
-    assert changed.design.tile_shape == (1, 2, 3) and changed.operator_name == "x"
-    with pytest.raises(KeyError, match="'x', which is no kernel"):
-        changed.operator_class(changed)
+    for change, reason in (
+        ({"operator_name": "x"}, "operator_name is 'x', which no operator"),
+        ({"design": design}, r"design is .*\(1, 2, 3\).*search for another.*get_operators"),
+    ):
+        changed = dataclasses.replace(operator.metadata, **change)
+        with pytest.raises(ValueError, match=reason):
+            changed.operator_class(changed)
+
+
+@pytest.mark.parametrize("target", [None, "80", "90a"])
+def test_operators_are_pickled_with_their_metadata(target):
+    args = fake_arguments() if target else real_arguments()[0]
+    found = ops.get_operators(args, target_sm=target)
+    for operator in {type(each): each for each in found}.values():
+        for made in (pickle.loads(pickle.dumps(operator)), copy.deepcopy(operator)):
+            assert type(made) is type(operator) and made.kernel is operator.kernel
+            assert made.metadata == operator.metadata
+    if target:
+        artifact = operator.compile(args, target)
+        sent = pickle.loads(pickle.dumps(artifact))
+        assert sent.compiled_for == ops.TargetSm(target)
+        assert sent.compiled_obj.kernel_obj is sent.operator_obj.kernel is operator.kernel
+
+
+def test_an_operator_with_an_epilogue_is_loaded_where_a_search_has_found_it():
+    setup = """
+        import pickle, torch
+        from cutlass_api import operators as ops
+
+        a, b, out = (torch.empty(256, 256, dtype=torch.float16) for _ in range(3))
+        source = "def f(accum):\\n    D = accum * 3\\n    return D"
+        args = ops.GemmArguments(a, b, out, "float32", ops.EpilogueArguments(source, D=out))
+    """
+    search = 'ops.get_operators(args, target_sm="90a")[0]'
+    data = run_python(f"{setup}\n        print(pickle.dumps({search}))").strip()
+    code = f"""{setup}
+        data = {data}
+        try:
+            pickle.loads(data)
+        except ValueError as error:
+            assert "search with the epilogue" in str(error)
+            found = {search}
+            print(pickle.loads(data).kernel is found.kernel)
+    """
+    assert run_python(code) == "True\n"
 
 
 def test_a_fused_operator_is_found_by_its_metadata():
@@ -84,6 +128,83 @@ def test_supports_compile_run():
     assert not gpu.supports(args)
     with pytest.raises(ValueError, match="does not support the provided arguments"):
         gpu.run(args)
+
+
+#: Why `compile` refuses a target or operands, by the target and the dtype.
+REFUSED = {
+    ("80", torch.bfloat16): "target_sm is 80; the operator supports 90a",
+    ("90", torch.bfloat16): "target_sm is 90; the operator supports 90a",
+    ("100a", torch.bfloat16): "target_sm is 100a; the operator supports 90a",
+    ("90a", torch.float16): "A has dtype float16; the kernel requires bfloat16",
+    ("90a", torch.float64): "A has dtype float64; the kernel requires bfloat16",
+    (None, torch.bfloat16): r"out is on cpu.*compile\(args, target_sm='90a'\)",
+}
+
+
+@pytest.mark.parametrize(("target", "dtype"), REFUSED)
+def test_compile_refuses_what_the_operator_does_not_serve(target, dtype):
+    args, _ = real_arguments(512, 256, 768, dtype)
+    for operator in {type(each): each for each in sm90_operators()}.values():
+        with pytest.raises(ValueError, match="Operator does not.*" + REFUSED[target, dtype]):
+            operator.compile(args, target)
+        assert not operator.supports(args, target)
+
+
+def sm90_operators():
+    found = ops.get_operators(fake_arguments(), target_sm="90a")
+    return [each for each in found if each.metadata.supported_targets == [ops.TargetSm("90a")]]
+
+
+def test_operators_of_the_cpu_are_compiled_for_no_target():
+    args, _ = real_arguments()
+    with pytest.raises(ValueError, match="target_sm is 90a; the operator supports none"):
+        ops.get_operators(args)[0].compile(args, "90a")
+
+
+@pytest.mark.parametrize("target", ["80", "90", "90a", "100", "100a", "100f"])
+def test_artifacts_name_the_target_of_the_call(target):
+    args = fake_arguments(64, 64, 64)
+    operator = ops.get_operators(args, target_sm="80")[0]
+    assert operator.compile(args, target).compiled_for == ops.TargetSm(target)
+
+
+def test_messages_are_in_the_words_of_this_interface():
+    args, _ = real_arguments(128, 128, 64, torch.float16)
+    found = ops.get_operators(args, target_sm="90a")
+    first, second = found[0], found[-1]
+    artifact = second.compile(args, "90a")
+    scaled = ops.ScaledOperand(
+        args.A, torch.ones(1, 1), (128, 64), ops.ScaleSwizzleMode.SwizzleNone
+    )
+    with_scales = ops.GemmArguments(scaled, args.B, args.out, "float32")
+    for call in (
+        lambda: first.run(args),
+        lambda: first.run(args, artifact, assume_supported_args=True),
+        lambda: first.compile(args),
+        lambda: first.compile(args, "80"),
+        lambda: first.compile(with_scales, "90a"),
+        lambda: first.run(with_scales),
+        lambda: first.supports(with_scales, "90a").raise_on_error(),
+        lambda: first.get_workspace_size(3),
+        lambda: first.supports(3).raise_on_error(),
+        lambda: first.metadata.supports(ops.RuntimeArguments()).raise_on_error(),
+    ):
+        with pytest.raises((AttributeError, TypeError, ValueError)) as caught:
+            call()
+        assert not re.search(r"\bcc\b|Kernel|ScaledTensor|element_type", str(caught.value))
+
+
+def test_statuses_are_values():
+    error = ValueError("x")
+    assert ops.Status.success() == ops.Status() != ops.Status.fail(error)
+    assert ops.Status.fail(error) == ops.Status(error) != ops.Status.fail(ValueError("x"))
+    sent = pickle.loads(pickle.dumps([ops.Status(), ops.Status.fail(KeyError("k"))]))
+    assert sent[0] == ops.Status() and repr(sent[1]) == "Status.fail(KeyError('k'))"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(ops.Status())
+    for wrong in (3, None, KeyError):
+        with pytest.raises(TypeError, match=r"error is .*; pass an exception or a message"):
+            ops.Status.fail(wrong)
 
 
 def test_targets_of_operators():
@@ -145,6 +266,10 @@ def test_manifest():
     assert len(manifest.filter_operators(args, target_sm="80")) == len(manifest.operators) - 2
     assert manifest.filter_operators(target_sm="90a", providers=[ops.Provider]) == []
     assert manifest.filter_operators(fake_arguments(dtype=torch.float64)) == []
+    assert ops.Manifest().filter_operators() == []
+    for options in ({}, {"metadata_filter": lambda _: False}, {"providers": []}):
+        with pytest.raises(ValueError, match="args and target_sm are None; pass one of them"):
+            manifest.filter_operators(**options)
 
 
 class Reversed(ops.Heuristic):
@@ -239,7 +364,7 @@ def test_operators_of_ones_own(mine):
         float64.run(args)
     gemm, _ = real_arguments()
     assert [type(each).__name__ for each in ops.get_operators(gemm)] == ["ReferenceOperator"]
-    with pytest.raises(TypeError, match="built-in kernels"):
+    with pytest.raises(ValueError, match=r"Operator does not support .*: built-in kernels"):
         ops.get_operators(gemm)[0].run(args)
 
 

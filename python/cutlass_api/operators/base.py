@@ -89,7 +89,7 @@ class Operator(ABC):
         Raises ValueError if the operator does not serve the arguments.
         """
         if not assume_supported_args and not (status := self.supports(args)):
-            raise ValueError(f"Operator does not support the provided arguments: {status.error}")
+            raise unsupported(status)
         self._run(args, compiled_artifact or self.compile(args), stream or 0, workspace)
 
     @final
@@ -165,4 +165,9 @@ class Operator(ABC):
         )
 
 
-__all__ = ["Operator"]
+def unsupported(status: Status) -> ValueError:
+    """The error of an operator that does not serve arguments, with the reason."""
+    return ValueError(f"Operator does not support the provided arguments: {status.error}")
+
+
+__all__ = ["Operator", "unsupported"]

@@ -96,7 +96,7 @@ def _own_target(target: Any) -> TargetSm | None:
 class KernelOperator(nvidia.Operator):
     """A kernel of the core. ``metadata.operator_class(metadata)`` finds the kernel by its name.
 
-    Raises KeyError for the name of no kernel.
+    Raises ValueError for the name of no kernel.
     """
 
     supported_args_type: ClassVar[Any] = nvidia.GemmArguments
@@ -180,6 +180,8 @@ def _exported_class(own: type[kernels.KernelOperator]) -> Any:
 
 #: NVIDIA's operator classes by those of this package.
 _CLASSES = {own: _exported_class(own) for own in kernels.OPERATOR_CLASSES}
+# Pickles find classes by their names in the module.
+globals().update({each.__name__: each for each in _CLASSES.values()})
 #: The operators without an epilogue. The core keeps its kernels for the life of the process.
 _OPERATORS: dict[Kernel, KernelOperator | None] = {}
 

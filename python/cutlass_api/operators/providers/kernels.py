@@ -1,6 +1,7 @@
 """The kernels of the core as operators."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from cutlass_api.operators.arch import ArchPortability, TargetSm, served_cc
 from cutlass_api.operators.arguments import RuntimeArguments
 from cutlass_api.operators.arguments.gemm import CoreArguments, GemmArguments
 from cutlass_api.operators.artifact import CompiledArtifact
-from cutlass_api.operators.base import Operator
+from cutlass_api.operators.base import Operator, unsupported
 from cutlass_api.operators.metadata import OperatorMetadata
 from cutlass_api.operators.metadata.design.kernel import design_of_core
 from cutlass_api.operators.metadata.operands.kernel import operands_of_core
@@ -59,7 +60,10 @@ class CuTeDSLProvider(Provider):
 class KernelOperator(Operator):
     """A kernel of the core. ``metadata.operator_class(metadata)`` finds the kernel by its name.
 
-    Raises KeyError for the name of no kernel.
+    Pickles hold the metadata. A process that loads the pickle of an operator with an epilogue, or
+    of one of a user's kernels, must have found that operator in a search.
+
+    Raises ValueError for a name that no kernel has, and for a design that is not the kernel's.
     """
 
     #: The instruction that multiplies, if it is one of tensor cores.
@@ -68,6 +72,12 @@ class KernelOperator(Operator):
     def __init__(self, metadata: OperatorMetadata) -> None:
         super().__init__(metadata)
         self._kernel = kernel_named(metadata.operator_name)
+        own = design_of_core(self._kernel.metadata.design, self._instruction)
+        if metadata.design != own:
+            raise ValueError(
+                f"design is {metadata.design}, and {metadata.operator_name} has {own}; search for "
+                "another design with the metadata_filter of get_operators"
+            )
 
     @classmethod
     def of_kernel(cls, kernel: Kernel) -> "KernelOperator":
@@ -93,8 +103,6 @@ class KernelOperator(Operator):
 
     def _describe(self) -> OperatorMetadata:
         of_core = self._kernel.metadata
-        if of_core.epilogue is not None or type(self._kernel) not in _CLASSES:
-            _FURTHER[of_core.kernel_name] = self._kernel
         return OperatorMetadata(
             self._name_of(of_core),
             type(self),
@@ -131,19 +139,44 @@ class KernelOperator(Operator):
         """Compiles with NVRTC, or loads the program from the cache.
 
         For FakeTensors on a GPU, compiles for that GPU without a CUDA context, as a process that
-        only compiles needs it.
+        only compiles needs it. The arguments may have another accumulator type.
+
+        Raises ValueError for a target that does not run the operator, for operands with other
+        dtypes or layouts, and without a target for operands on a device that does not run it.
         """
         if getattr(getattr(args, "local_reduce", None), "enabled", False):
-            raise NotImplementedError("no kernel of this package reduces groups of its output")
+            raise NotImplementedError("no operator of this package reduces groups of its output")
         cc = _fake_cc(args) if target_sm is None else served_cc(target_sm)
-        current = args.current()
-        compiled = self._kernel_for(args, cc).compile(current, cc)
+        targets = self.metadata.supported_targets
+        if target_sm is not None:
+            status = self.metadata.supports(None, target_sm=target_sm)
+            if not status:
+                raise unsupported(status)
+        kernel = self._kernel_for(args, cc)
+        try:
+            compiled = kernel.compile(args.current(), cc)
+        except ValueError:
+            if cc is not None or not targets or (status := self.supports(args)):
+                raise
+            raise ValueError(
+                f"{unsupported(status)}; to compile for another device, pass a target: "
+                f"compile(args, target_sm={str(targets[0])!r})"
+            ) from None
         architecture = getattr(compiled.compiled_obj, "architecture", None)
-        target = TargetSm(architecture.removeprefix("sm_")) if architecture else target_sm
-        return CompiledArtifact(compiled, self, target)
+        if target_sm is None and architecture is not None:
+            target_sm = TargetSm(architecture.removeprefix("sm_"))
+        return CompiledArtifact(compiled, self, target_sm)
 
     def _kernel_for(self, args: Any, cc: int | None) -> Kernel:
-        """The kernel to compile for arguments."""
+        """The kernel to compile for arguments.
+
+        Raises ValueError for operands with other dtypes or layouts.
+        """
+        operands = self.metadata.operands
+        if hasattr(operands, "accumulator_type"):
+            operands = replace(operands, accumulator_type=args.accumulator_type)
+        if not (status := operands.supports(args)):
+            raise unsupported(status)
         return self._kernel
 
     def run(  # type: ignore[misc]
@@ -157,13 +190,18 @@ class KernelOperator(Operator):
         """As :meth:`Operator.run`, in one call of the core, which also checks the arguments."""
         if workspace is not None and isinstance(workspace, Workspace):
             workspace = workspace.data
-        self._kernel.run(
-            args.current() if args.is_changed else args,
-            None if compiled_artifact is None else compiled_artifact.compiled_obj,
-            stream,
-            workspace,
-            assume_supported_args,
-        )
+        try:
+            self._kernel.run(
+                args.current() if args.is_changed else args,
+                None if compiled_artifact is None else compiled_artifact.compiled_obj,
+                stream,
+                workspace,
+                assume_supported_args,
+            )
+        except (TypeError, ValueError):
+            if assume_supported_args or (status := self._kernel.supports(args.current())):
+                raise
+            raise unsupported(status) from None
 
     def _run(
         self,
@@ -204,6 +242,9 @@ class KernelOperator(Operator):
     def __hash__(self) -> int:
         return hash(self._kernel)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.metadata,)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._kernel.metadata.kernel_name}>"
 
@@ -226,7 +267,7 @@ class EFCOperator(KernelOperator):
 
     def _kernel_for(self, args: Any, cc: int | None) -> Kernel:
         if args.epilogue is None:
-            return self._kernel
+            return super()._kernel_for(args, cc)
         mine = self._kernel.metadata
 
         def distance(kernel: Kernel) -> int:
@@ -238,7 +279,7 @@ class EFCOperator(KernelOperator):
         # The first of equals is the fastest.
         found = min(_core.get_kernels(args.searched(), None, cc), key=distance, default=None)
         if found is None:
-            raise NotImplementedError(f"no kernel fuses the epilogue of {args}")
+            raise NotImplementedError(f"no operator fuses the epilogue of {args}")
         return found
 
     def run(  # type: ignore[misc]
@@ -348,10 +389,12 @@ class _Operators(dict[Kernel, KernelOperator]):
     """
 
     def __missing__(self, kernel: Kernel) -> KernelOperator:
-        known = _CLASSES.get(type(kernel))
+        known, of_core = _CLASSES.get(type(kernel)), kernel.metadata
+        if known is None or of_core.epilogue is not None:
+            _FURTHER[of_core.kernel_name] = kernel
         if known is None:
             return KernelOperator.of_kernel(kernel)
-        if type(kernel) in _EFC_CLASSES and _is_fused_later(kernel.metadata):
+        if type(kernel) in _EFC_CLASSES and _is_fused_later(of_core):
             known = _EFC_CLASSES[type(kernel)]
         self[kernel] = operator = known.of_kernel(kernel)
         return operator
@@ -387,10 +430,13 @@ def _fake_cc(args: Any) -> int | None:
 
 
 def kernel_named(name: str) -> Kernel:
-    """The kernel of a name. Raises KeyError if there is none."""
+    """The kernel of a name. Raises ValueError if there is none."""
     kernel = _FURTHER.get(name) or _plain_kernels().get(name.replace("_tile", "_", 1))
     if kernel is None:
-        raise KeyError(f"operator_name is {name!r}, which is no kernel of this package")
+        raise ValueError(
+            f"operator_name is {name!r}, which no operator that this process knows has; keep the "
+            "name of the metadata, and search with the epilogue of an operator that fuses one"
+        )
     return kernel
 
 
