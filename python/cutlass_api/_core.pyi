@@ -140,7 +140,7 @@ class ElementType:
 @final
 class Status:
     """Success or failure. A success is truthy; the `.error` of a failure is an exception with
-    the reason.
+    the reason. Statuses with equal errors are equal; an exception equals itself only.
     """
 
     def __new__(cls, error: str | BaseException | None = None) -> Status: ...
@@ -149,7 +149,9 @@ class Status:
         """A successful status."""
     @staticmethod
     def fail(error: str | BaseException) -> Status:
-        """A failed status. `error` is an exception, or a message, which becomes a ValueError."""
+        """A failed status. `error` is an exception, or a message, which becomes a ValueError.
+        Raises TypeError for other objects.
+        """
     @property
     def error(self) -> BaseException | None:
         """None for a success, else the exception with the reason."""

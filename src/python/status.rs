@@ -1,12 +1,13 @@
 //! `Status`: whether a kernel supports some arguments, and why not.
 
-use pyo3::exceptions::{PyBaseException, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use super::utils::shown;
 
 /// Success or failure. A success is truthy; the `.error` of a failure is an exception with the
-/// reason.
+/// reason. Statuses with equal errors are equal; an exception equals itself only.
 #[pyclass(module = "cutlass_api.status", frozen)]
 pub struct Status {
     failure: Option<PyErr>,
@@ -38,14 +39,21 @@ impl Status {
         Status::ok()
     }
 
-    /// A failed status. `error` is an exception, or a message, which becomes a ValueError.
+    /// A failed status. `error` is an exception, or a message, which becomes a ValueError. Raises
+    /// TypeError for other objects.
     #[staticmethod]
     fn fail(error: &Bound<'_, PyAny>) -> PyResult<Status> {
         match error.cast::<PyBaseException>() {
             Ok(exception) => {
                 Ok(Status { failure: Some(PyErr::from_value(exception.clone().into_any())) })
             }
-            Err(_) => error.extract().map(|message: String| Status::because(message)),
+            Err(_) => match error.extract::<String>() {
+                Ok(message) => Ok(Status::because(message)),
+                Err(_) => Err(PyTypeError::new_err(format!(
+                    "error is {}; pass an exception or a message",
+                    shown(error)
+                ))),
+            },
         }
     }
 
@@ -62,6 +70,21 @@ impl Status {
 
     fn __bool__(&self) -> bool {
         self.failure.is_none()
+    }
+
+    fn __eq__(&self, other: &Status, py: Python<'_>) -> PyResult<bool> {
+        match (self.error(py), other.error(py)) {
+            (None, None) => Ok(true),
+            (Some(mine), Some(theirs)) => mine.eq(theirs),
+            _ => Ok(false),
+        }
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> (Bound<'py, PyType>, (Option<Bound<'py, PyBaseException>>,)) {
+        (py.get_type::<Status>(), (self.error(py),))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
