@@ -193,8 +193,9 @@ class CudaKernel(Kernel):
             name = type(compiled_artifact).__name__
             raise TypeError(f"compiled_artifact is a {name}; pass the result of compile(), or None")
         if compiled_artifact.kernel_obj is not self:
-            other = compiled_artifact.kernel_obj
-            raise ValueError(f"compiled_artifact is of another kernel, {other}; this is {self}")
+            other = compiled_artifact.kernel_obj.metadata.kernel_name
+            own = self.metadata.kernel_name
+            raise ValueError(f"compiled_artifact is of {other}; pass one of {own}, or None")
         program = compiled_artifact.compiled_obj
         self._function.launch(tuple(self.parameters(args)), self.grid(args), stream, program)
 

@@ -134,7 +134,7 @@ class ScaledTensorAttributes(TensorAttributes):
     def supports(self, operand: Any, name: str = "operand") -> Status:
         operand = core_of(operand)
         if not isinstance(operand, (_core.ScaledTensor, ScaledTensorAttributes)):
-            return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
+            return Status.fail(f"{name} has no scales, and the kernel requires some")
         if not _same_mode(self.mode, operand.mode) or self.swizzle != operand.swizzle:
             return Status.fail(
                 f"{name} has {operand.mode} and {operand.swizzle}, "

@@ -209,9 +209,7 @@ pub fn as_arguments<'a, 'py>(
 ) -> PyResult<&'a Bound<'py, RuntimeArguments>> {
     object.cast::<RuntimeArguments>().map_err(|_| {
         let name = class_name(object);
-        PyTypeError::new_err(format!(
-            "args is a {name}; pass GemmArguments or another class of cutlass_api.arguments"
-        ))
+        PyTypeError::new_err(format!("args is a {name}; pass arguments such as GemmArguments"))
     })
 }
 

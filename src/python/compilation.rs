@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::arguments::native;
 use super::artifact::{CompiledArtifact, PyProgram};
-use super::kernel::{PyKernel, must_define};
+use super::kernel::{PyKernel, must_define, name_of};
 use super::utils::{ComputeCapability, class_name, set_package_directories};
 use crate::compile::{self, Program};
 use crate::driver::Device;
@@ -96,9 +96,11 @@ pub fn check_artifact(
 
 fn check_owner(kernel: &Bound<'_, PyKernel>, artifact: &CompiledArtifact) -> PyResult<()> {
     if !artifact.is_for(kernel.as_any()) {
-        let (other, this) = (artifact.kernel(kernel.py()).repr()?, kernel.repr()?);
+        let name = |kernel| name_of(kernel).unwrap_or_else(|| class_name(kernel));
         return Err(PyValueError::new_err(format!(
-            "compiled_artifact is of another kernel, {other}; this is {this}"
+            "compiled_artifact is of {}; pass one of {}, or None",
+            name(artifact.kernel(kernel.py())),
+            name(kernel.as_any())
         )));
     }
     Ok(())

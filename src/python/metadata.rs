@@ -325,7 +325,7 @@ pub fn operand_matches(
         dense.get().object(operand.py())
     } else if operand.is_instance_of::<ScaledTensor>() {
         return Ok(Status::because(format!(
-            "{name} is a ScaledTensor; the kernel requires a DenseTensor"
+            "{name} has scales; the kernel requires a DenseTensor"
         )));
     } else {
         operand.clone()

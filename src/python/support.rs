@@ -71,7 +71,7 @@ pub fn refusal(
     let is_scaled = kernel.epilogue.is_some_and(|epilogue| epilogue.graph.scaling.is_some());
     if let Some(scaled) = native.scaled.as_ref().filter(|_| !is_scaled) {
         return Ok(Some(format!(
-            "{} is a ScaledTensor, and the kernel reads no scales",
+            "{} has scales, and the kernel reads none",
             scaled_name(native, scaled)
         )));
     }
@@ -104,7 +104,7 @@ pub fn policy(
     if let Some(scaled) = &arguments.scaled
         && let Some(reason) = &scaled.refusal
     {
-        return Ok(Some(format!("{} is a ScaledTensor: {reason}", scaled_name(arguments, scaled))));
+        return Ok(Some(format!("{} has scales: {reason}", scaled_name(arguments, scaled))));
     }
     // Check the operand's type first: loading the kernel misses the caches.
     let has_prologue = arguments.prologue.is_some();

@@ -191,8 +191,8 @@ def test_what_is_kept_of_a_run_is_for_the_same_again_only():
                 again(args=args, artifact=kernel.compile(args))
             again(args=args, stream=STREAM + 16)
             assert device.library.stand_in_last_stream() == STREAM + 16
-            refused(ValueError, "compiled_artifact is of another kernel", args=args, artifact=maps)
-            refused(ValueError, "compiled_artifact is of another kernel", args=args, kernel=hopper)
+            refused(ValueError, "compiled_artifact is of", args=args, artifact=maps)
+            refused(ValueError, "compiled_artifact is of", args=args, kernel=hopper)
             refused(TypeError, f"compiled_artifact is a {made.__name__}", args=args, artifact=args)
             refused((TypeError, ValueError), "stream", args=args, stream="x")
             refused(ValueError, "stream", args=args, stream=1 << 64)

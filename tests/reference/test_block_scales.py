@@ -340,11 +340,9 @@ SCALED = {
     "scale_a holds scales and has dtype float8_e4m3fn": (float8(4, 19), ScaleMode.Blockwise1x16),
 }
 EPILOGUE = EpilogueArguments(ROWS, D=OUT, s=ONES)
-SCALED = {f"A is a ScaledTensor: {reason}": with_scales(*SCALED[reason]) for reason in SCALED} | {
-    "A is a ScaledTensor: the epilogue calls scale_blocks, too": with_scales(
-        ONES, epilogue=EPILOGUE
-    ),
-    "out is a ScaledTensor: kernels scale A and B only": GemmArguments(
+SCALED = {f"A has scales: {reason}": with_scales(*SCALED[reason]) for reason in SCALED} | {
+    "A has scales: the epilogue calls scale_blocks, too": with_scales(ONES, epilogue=EPILOGUE),
+    "out has scales: kernels scale A and B only": GemmArguments(
         A8, B8, ScaledTensor(OUT, torch.ones(4, 1), (1, 6), NONE), "float32"
     ),
 }
