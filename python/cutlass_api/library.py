@@ -1,7 +1,7 @@
 """Scale granularities and scale layouts of scaled operands."""
 
 from collections.abc import Iterator
-from enum import Enum
+from enum import Enum, auto
 from functools import total_ordering
 from math import prod
 from typing import Any
@@ -65,8 +65,8 @@ def _of_equal_length(*extents: Any) -> list[tuple[int, ...]]:
 class ScaleSwizzleMode(Enum):
     """The memory layout of an operand's scales."""
 
-    SwizzleNone = "none"
-    Swizzle32x4x4 = "32x4x4"
+    SwizzleNone = auto()
+    Swizzle32x4x4 = auto()
 
 
 __all__ = ["ScaleMode", "ScaleSwizzleMode"]

@@ -157,10 +157,10 @@ impl ScaledTensor {
             let message = format!("its mode is {}, which kernels do not read", mode.repr()?);
             return Ok(Err(message));
         };
-        let name = swizzle.getattr_opt("value")?.unwrap_or_else(|| swizzle.clone()).to_string();
+        let name = swizzle.getattr_opt("name")?.unwrap_or_else(|| swizzle.clone()).to_string();
         Ok(match name.as_str() {
-            "none" | "None" => Ok((block, false)),
-            SWIZZLE => Ok((block, true)),
+            "SwizzleNone" | "none" | "None" => Ok((block, false)),
+            "Swizzle32x4x4" | SWIZZLE => Ok((block, true)),
             _ => Err(format!("its swizzle is {}, which kernels do not read", swizzle.repr()?)),
         })
     }

@@ -13,13 +13,19 @@ class ArchPortability(Enum):
     """Which GPUs run code that is compiled for a target."""
 
     #: The GPU of the target and all later ones, such as "80".
-    Portable = ""
+    Portable = 1
     #: The GPU of the target and later ones of the same major version, such as "100f".
-    FamilyPortable = "f"
+    FamilyPortable = 2
     #: The GPU of the target only, such as "90a".
-    ArchConditional = "a"
+    ArchConditional = 3
 
 
+_SUFFIXES = {
+    ArchPortability.Portable: "",
+    ArchPortability.FamilyPortable: "f",
+    ArchPortability.ArchConditional: "a",
+}
+_PORTABILITIES = {suffix: portability for portability, suffix in _SUFFIXES.items()}
 #: The first compute capability with each kind of target.
 _FIRST_CC = {
     ArchPortability.Portable: 0,
@@ -63,8 +69,8 @@ class TargetSm:
             portability = ArchPortability.ArchConditional if has_own else ArchPortability.Portable
         if cc < _FIRST_CC[portability]:
             raise ValueError(
-                f"target {cc}{portability.value} does not exist: {portability.name} targets start "
-                f"at {_FIRST_CC[portability]}; pass {str(cc)!r}"
+                f"target {cc}{_SUFFIXES[portability]} does not exist: {portability.name} targets "
+                f"start at {_FIRST_CC[portability]}; pass {str(cc)!r}"
             )
         self.cc, self.portability = cc, portability
 
@@ -138,7 +144,7 @@ class TargetSm:
         return hash((self.cc, self.portability))
 
     def __str__(self) -> str:
-        return f"{self.cc}{self.portability.value}"
+        return f"{self.cc}{_SUFFIXES[self.portability]}"
 
     def __repr__(self) -> str:
         return f"TargetSm({str(self)!r})"
@@ -148,8 +154,8 @@ class TargetSm:
 def _parse(text: str) -> tuple[int, ArchPortability]:
     digits = text.rstrip("af")
     try:
-        return int(digits), ArchPortability(text[len(digits) :])
-    except ValueError:
+        return int(digits), _PORTABILITIES[text[len(digits) :]]
+    except (KeyError, ValueError):
         raise ValueError(
             f"sm_str is {text!r}; pass a compute capability with an optional suffix: '80', '90a' "
             "or '100f'"

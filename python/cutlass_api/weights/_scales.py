@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from cutlass_api._dtypes import E8M0
-from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.utils import ceil_div, round_up
 
 #: Extents along the rows and columns of a matrix.
@@ -87,7 +86,7 @@ class Scales(NamedTuple):
         """The arguments of ``scale_blocks`` that follow the scales of a factor, ``a`` or ``b``."""
         found = f"{factor}_block={self.block(factor == 'a')}"
         if self.is_swizzled:
-            found += f', {factor}_swizzle="{ScaleSwizzleMode.Swizzle32x4x4.value}"'
+            found += f', {factor}_swizzle="32x4x4"'
         return found + (f", {factor}_zero=zero_{factor}" if has_zero else "")
 
 
