@@ -5,6 +5,7 @@ A script that :func:`run` starts loads the stand-in as ``libcuda.so.1``, and imp
 :mod:`stand_in.device` for tensors.
 """
 
+import atexit
 import functools
 import os
 import shutil
@@ -26,11 +27,18 @@ def build() -> Path:
     """The folder with ``libcuda.so.1`` and the counters of instructions and allocations; built once
     a run.
     """
-    folder = Path(tempfile.mkdtemp(prefix="rutlass-stand-in-"))
+    folder = _folder()
     _compile("cuda.c", folder / "libcuda.so.1")
     _compile("allocations.c", folder / "allocations.so")
     _compile("count.c", folder / "count", shared=False)
     return folder
+
+
+def _folder() -> Path:
+    """A new folder, which this process removes when it ends."""
+    folder = tempfile.mkdtemp(prefix="rutlass-stand-in-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _compile(source: str, output: Path, *libraries: Path | str, shared: bool = True) -> None:
@@ -79,7 +87,7 @@ def build_emulator() -> dict[str, str]:
     """The variables of processes whose launches the CPU executes. cargo builds the emulator; its
     lock lets several workers of pytest-xdist build at once.
     """
-    folder = Path(tempfile.mkdtemp(prefix="rutlass-emulator-"))
+    folder = _folder()
     shutil.copytree(build(), folder, dirs_exist_ok=True)
     _compile("nvrtc_ptx.c", folder / "libnvrtc.so.13")
     command = ["cargo", "build", "--quiet", "--release", "--package", "emulator"]
