@@ -159,13 +159,19 @@ def is_wanted(is_probe: bool) -> bool:
 
 
 def install() -> bool:
-    """Serves ``cutlass``, unless it is served or switched off. Returns whether it was new."""
+    """Serves NVGEMM, and ``cutlass`` unless that is switched off.
+
+    Returns whether ``cutlass`` was not served before.
+    """
     finder = hooks.installed_finder()
+    if not finder.serves_nvgemm:
+        finder.serves_nvgemm = True
+        nvgemm.prepare()
     if finder.serves_cutlass or os.environ.get(VARIABLE) == "0":
         return False
     finder.serves_cutlass = True
     probes.correct()
-    nvgemm.prepare()
+    nvgemm.replace_wrappers()
     return True
 
 

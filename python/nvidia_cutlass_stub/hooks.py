@@ -18,12 +18,14 @@ class Finder:
     - ``awaited``: by module, what to call when it has been imported.
     - ``stand_ins``: by module, the function that finds its spec; None leaves it to other finders.
     - ``serves_cutlass``: whether ``cutlass`` is served.
+    - ``serves_nvgemm``: whether PyTorch's NVGEMM backend is served.
     """
 
     def __init__(self) -> None:
         self.awaited: dict[str, list[Callable[[], None]]] = {}
         self.stand_ins: dict[str, Callable[[str], ModuleSpec | None]] = {}
         self.serves_cutlass = False
+        self.serves_nvgemm = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -61,8 +63,10 @@ class Finder:
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            for function in self.awaited.pop(module.__name__, ()):
-                _call(function, module.__name__)
+            # A function may await the same module: Python still counts it as half imported.
+            while functions := self.awaited.pop(module.__name__, ()):
+                for function in functions:
+                    _call(function, module.__name__)
 
         loader.exec_module = exec_module  # type: ignore[attr-defined]
 

@@ -128,6 +128,19 @@ def test_metadata_has_their_classes():
         other.operator_class(other)
 
 
+@pytest.mark.parametrize("fuses", [False, True])
+def test_descriptions_are_pickled(fuses):
+    """PyTorch compiles in other processes, which receive the metadata of an operator."""
+    found = nvidia.get_operators(fake_arguments(), target_sm="90a", providers=[RUTLASS])
+    operator = next(each for each in found if ("EFC" in type(each).__name__) == fuses)
+    described = pickle.loads(pickle.dumps(operator.metadata))
+    assert described.operands == operator.metadata.operands
+    assert described.operator_class is type(operator)
+    again = described.operator_class(described)
+    assert again.own is operator.own and again.supports(fake_arguments(), "90a")
+    assert pickle.loads(pickle.dumps(operator)).own is operator.own
+
+
 def test_targets_are_theirs():
     args = fake_arguments()
     operator = nvidia.get_operators(args, target_sm="90a")[0]
@@ -387,7 +400,10 @@ def test_nvgemm_tries_ten_of_these():
     args = fake_arguments()
     candidates = kernel_cache._args_query_candidates(args, 90, efc_only=False)
     assert own(candidates[:10]) == candidates[:10] and len(candidates) > 100
-    assert kernel_cache._args_query_candidates(args, 90, efc_only=True) == []
+    fusing = kernel_cache._args_query_candidates(args, 90, efc_only=True)
+    assert own(fusing) == fusing and len(fusing) >= 10
+    expected = ops.get_operators(fake_arguments(package=ops), target_sm="90a")
+    assert names(fusing) == [name for name in names(expected) if "_tile" in name]
 
 
 def test_launches_on_streams():

@@ -20,6 +20,7 @@ from support.nvgemm_operators import (
     fuses,
     is_fused,
     is_nvgemm,
+    makes_all_operators,
     operators_of_the_cpu,
     run_operators,
 )
@@ -68,6 +69,7 @@ def test_the_lowering_offers_tensor_cores_for_aligned_halves(name: str, dtype: t
     assert len({choice.kernel.metadata.design.tile_shape for choice in choices}) >= 6
 
 
+@makes_all_operators
 @pytest.mark.parametrize("is_linear", [False, True], ids=["row-row", "linear"])
 def test_the_generated_code_computes_a_grouped_product(is_linear: bool) -> None:
     """One matrix per group of A's rows. The activation behind it is a kernel of its own."""
@@ -253,7 +255,10 @@ def scaled(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -
 
 
 LEFT = ["float64", "int64", "complex", "addmm with a factor"]
-LEFT += ["scales of tensors", "scales of blocks", "scales of blocks, relu"]
+LEFT += [
+    pytest.param(name, marks=makes_all_operators)
+    for name in ("scales of tensors", "scales of blocks", "scales of blocks, relu")
+]
 
 
 @pytest.mark.parametrize("name", LEFT)

@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 import torch
-from cutlass_api import operators as ops
 from nvidia_cutlass_stub import nvgemm
 from support.helpers import run_python
 from support.nvgemm_graphs import lower_by_nvgemm, matmul
@@ -24,8 +23,11 @@ from support.nvgemm_operators import (
     fuses,
     is_fused,
     is_nvgemm,
+    makes_all_operators,
+    needs_stand_in,
     nv_universal_gemm_kernel,
     operators_of_the_cpu,
+    ops,
     run_operators,
     source_of,
 )
@@ -152,6 +154,7 @@ def test_a_worker_compiles_the_kernel_that_the_main_process_chose(has_bias: bool
     assert (of_core.epilogue is not None) == has_bias
 
 
+@needs_stand_in
 def test_fake_tensors_are_compiled_for_their_gpu() -> None:
     (choices,) = lower_by_nvgemm(matmul, halves()[:2]).choices
     operator = choices[0].kernel
@@ -182,6 +185,7 @@ def test_a_rendered_module_runs_for_each_shape() -> None:
             assert_close(out, matmul, [a, b])
 
 
+@makes_all_operators
 def test_a_rendered_module_names_a_missing_operator() -> None:
     name, source = source_of(lower_by_nvgemm(matmul, halves()[:2]))
     source = source.replace("_KERNEL_NAME = 'sm90", "_KERNEL_NAME = 'of_another_version_sm90")
@@ -217,6 +221,7 @@ def test_the_autotuner_s_own_call_runs() -> None:
         assert_close(out, function, inputs)
 
 
+@needs_stand_in
 def test_a_warm_cache_serves_a_process_that_imports_only_torch(
     autoload: dict[str, str], tmp_path: Path
 ) -> None:
@@ -259,6 +264,7 @@ def test_a_warm_cache_serves_a_process_that_imports_only_torch(
 # ---- what PyTorch finds --------------------------------------------------------------------------
 
 
+@needs_stand_in
 @pytest.mark.parametrize("module", nvgemm.CLASSES)
 def test_torch_s_wrappers_are_its_own_without_the_stand_in(module: str) -> None:
     assert util.find_spec(module).origin == nvgemm.__file__
@@ -276,7 +282,7 @@ def test_torch_s_wrappers_are_its_own_without_the_stand_in(module: str) -> None:
 def test_a_local_reduction_is_refused() -> None:
     """Arguments of code that PyTorch generated where other operators were installed."""
     a, b, _ = halves()
-    args = ops.GemmArguments(a, b, torch.empty(192, 320).half(), accumulator_type="float32")
+    args = ops.GemmArguments(a, b, torch.empty(192, 320).half(), torch.float32)
     operator = ops.get_operators(args)[0]
     args.local_reduce = SimpleNamespace(enabled=True)
     with pytest.raises(NotImplementedError, match="groups of its output"):

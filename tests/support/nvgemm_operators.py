@@ -1,7 +1,7 @@
 """PyTorch's NVGEMM backend over `cutlass.operators`, from PyTorch 2.14 on, for the tests of it.
 
-An import of this module skips the importing test module for other releases, and where `cutlass` is
-NVIDIA's.
+`cutlass.operators` is NVIDIA's, with the provider of this package, where that is installed. An
+import of this module skips the importing test module for other releases of PyTorch.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,10 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-import cutlass_api
 import pytest
 import torch
-from cutlass_api import operators as ops
 from nvidia_cutlass_stub import is_served
 from nvidia_cutlass_stub.releases import INDUCTOR, NVGEMM
 
@@ -21,11 +19,7 @@ if NVGEMM.holds(torch.__version__) or not INDUCTOR.holds(torch.__version__):
         f"NVGEMM of torch {torch.__version__} does not import cutlass.operators",
         allow_module_level=True,
     )
-import cutlass.operators
-
-if not is_served():
-    pytest.skip("cutlass is NVIDIA's", allow_module_level=True)
-
+import cutlass.operators as ops
 from torch._inductor.codegen.nv_universal_gemm import (
     kernel_cache,
     nv_universal_gemm_kernel,
@@ -35,6 +29,11 @@ from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import NVUniver
 
 from support.pretended_gpu import Lowered, loaded_on_the_cpu
 
+needs_stand_in = pytest.mark.skipif(not is_served(), reason="cutlass is NVIDIA's")
+#: NVGEMM makes all operators for products other than dense ones, and for names that it lacks.
+makes_all_operators = pytest.mark.skipif(
+    not is_served(), reason="to make all of NVIDIA's operators takes minutes"
+)
 #: PyTorch 2.15 generates the epilogues of more functions than 2.14.
 IS_2_14 = torch.__version__ < (2, 15)
 #: The default of `torch._inductor.config.nvgemm_max_profiling_configs`.
@@ -128,16 +127,17 @@ __all__ = [
     "TRIED",
     "capability_of_hopper",
     "compiled_artifacts",
-    "cutlass",
-    "cutlass_api",
     "fresh_kernel_cache",
     "fuses",
     "is_fused",
     "is_nvgemm",
     "kernel_cache",
+    "makes_all_operators",
+    "needs_stand_in",
     "nv_universal_gemm_kernel",
     "nv_universal_gemm_scheduling",
     "operators_of_the_cpu",
+    "ops",
     "run_operators",
     "source_of",
 ]

@@ -8,6 +8,8 @@ import sys
 import warnings
 from typing import Any
 
+from cutlass_api.operators.export import lookups
+
 #: The environment variable that leaves NVIDIA's package as it is if it is 0.
 VARIABLE = "CUTLASS_API_PROVIDER"
 #: The package whose providers :func:`register` changes, and its releases that are known.
@@ -36,7 +38,12 @@ def register() -> bool:
 
 
 def register_unless_switched_off() -> None:
-    """:func:`register`, unless ``CUTLASS_API_PROVIDER`` is 0."""
+    """:func:`register`, unless ``CUTLASS_API_PROVIDER`` is 0.
+
+    Serves lookups of PyTorch's NVGEMM in any case.
+    """
+    if imported() is not None:
+        lookups.serve()
     if os.environ.get(VARIABLE) != "0":
         register()
 

@@ -19,6 +19,7 @@ from cutlass_api.operators.arguments import (
     ScaledOperand,
     ScaleSwizzleMode,
 )
+from cutlass_api.operators.arguments.epilogue import GeneratedEpilogue
 from cutlass_api.operators.utils.dtype import (
     torch_storage_packing_factor,
     torch_type_from_cutlass_type,
@@ -120,17 +121,20 @@ def _arguments(args: Any) -> Any:
     return GemmArguments(A, B, out, args.accumulator_type, **options)
 
 
-def _epilogue(args: Any) -> EpilogueArguments | None:
+def _epilogue(args: Any) -> EpilogueArguments | GeneratedEpilogue | None:
     """The epilogue of this package for NVIDIA's, whose function this package parses itself.
+
+    PyTorch has a class of its own for source that it generates, which reduces nothing.
 
     Raises NotImplementedError if the epilogue reduces: NVIDIA's combines the result with what the
     destination holds, this package's overwrites it.
     """
     if args is None:
         return None
-    own = EpilogueArguments(
-        args.epilogue_fn, **{name: _tensor(value) for name, value in args.tensors.items()}
-    )
+    tensors = {name: _tensor(value) for name, value in args.tensors.items()}
+    if not isinstance(args, nvidia.EpilogueArguments):
+        return GeneratedEpilogue(args.epilogue_fn, tensors)
+    own = EpilogueArguments(args.epilogue_fn, **tensors)
     if any(is_reduced for _, _, is_reduced in own.traced_epilogue.results):
         refuse("a reduction that adds to its destination", "cutlass_api.operators")
     return own

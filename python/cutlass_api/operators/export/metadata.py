@@ -5,7 +5,7 @@ Their fields have NVIDIA's types, and whether an operator serves arguments the c
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass.operators as nvidia
 from cutlass.operators import metadata
@@ -70,9 +70,11 @@ class KernelDesign(metadata.BLASDesignMetadata):
 
     - ``mma_instruction_type``: None for a kernel that multiplies without tensor cores.
     - ``core``: the metadata of the kernel's configuration in ``cutlass_api.metadata``, or None.
+    - ``use_2cta_mma``: whether pairs of CTAs share instructions, which is a feature of Blackwell.
     """
 
     core: Any = field(default=None, repr=False)
+    use_2cta_mma: ClassVar[bool] = False
 
     def supports(self, args: Any) -> Any:
         """Success: the operands' metadata and the operator check ``performance``."""

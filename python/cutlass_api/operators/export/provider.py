@@ -104,7 +104,7 @@ class KernelOperator(nvidia.Operator):
 
     def __init__(self, metadata: Any) -> None:
         super().__init__(metadata)
-        self.own = kernels.KernelOperator.of_kernel(kernels.kernel_named(metadata.operator_name))
+        self.own = kernels.operator_named(metadata.operator_name)
 
     @classmethod
     def of(cls, own: kernels.KernelOperator, epilogue_args: Any) -> "KernelOperator | None":
@@ -131,6 +131,7 @@ class KernelOperator(nvidia.Operator):
         return nvidia.Status.fail(f"the kernel does not serve the arguments on {target_sm}")
 
     def _compile(self, args: Any, target_sm: Any = None) -> Any:
+        kernels.refuse_groups(args)
         artifact = self.own._compile(converted(args).own, _own_target(target_sm))
         compiled_for = artifact.compiled_for
         return nvidia.CompiledArtifact(
@@ -142,8 +143,7 @@ class KernelOperator(nvidia.Operator):
     def _run(self, args: Any, compiled_artifact: Any, stream: Any, workspace: Any = None) -> None:
         if isinstance(workspace, Workspace):
             workspace = workspace.data
-        compiled = compiled_artifact.compiled_obj
-        self.own.kernel.run(taken(args), compiled, stream, workspace, True)
+        self.own.run(taken(args), compiled_artifact, stream, workspace, True)
 
     @classmethod
     def _generate_operators(
@@ -180,17 +180,28 @@ def _exported_class(own: type[kernels.KernelOperator]) -> Any:
 
 #: NVIDIA's operator classes by those of this package.
 _CLASSES = {own: _exported_class(own) for own in kernels.OPERATOR_CLASSES}
-# Pickles find classes by their names in the module.
+# Metadata is pickled with its class, which is found by its name in the module: PyTorch compiles
+# in other processes.
 globals().update({each.__name__: each for each in _CLASSES.values()})
 #: The operators without an epilogue. The core keeps its kernels for the life of the process.
 _OPERATORS: dict[Kernel, KernelOperator | None] = {}
 
 
+def operator_named(name: str) -> KernelOperator | None:
+    """NVIDIA's operator for the kernel of a name; None if NVIDIA's classes cannot describe it.
+
+    Raises ValueError if there is no kernel of that name without an epilogue.
+    """
+    own = kernels.operator_named(name)
+    if own.metadata.epilogue is not None:
+        raise ValueError(f"operator_name is {name!r}, whose kernel fuses an epilogue")
+    return _exported(own, None)
+
+
 def _exported(own: Any, epilogue_args: Any) -> KernelOperator | None:
     """NVIDIA's operator for one of this package; None if NVIDIA's classes cannot describe it."""
     if own.kernel not in _OPERATORS:
-        # The class of a kernel that PyTorch may fuse later is exported as its base.
-        known = next((_CLASSES[each] for each in type(own).__mro__ if each in _CLASSES), None)
+        known = _CLASSES.get(type(own))
         made = known and known.of(own, epilogue_args)
         if epilogue_args is not None:
             return made
@@ -198,4 +209,4 @@ def _exported(own: Any, epilogue_args: Any) -> KernelOperator | None:
     return _OPERATORS[own.kernel]
 
 
-__all__ = ["RutlassProvider"]
+__all__ = ["RutlassProvider", "operator_named"]

@@ -144,8 +144,7 @@ class KernelOperator(Operator):
         Raises ValueError for a target that does not run the operator, for operands with other
         dtypes or layouts, and without a target for operands on a device that does not run it.
         """
-        if getattr(getattr(args, "local_reduce", None), "enabled", False):
-            raise NotImplementedError("no operator of this package reduces groups of its output")
+        refuse_groups(args)
         cc = _fake_cc(args) if target_sm is None else served_cc(target_sm)
         targets = self.metadata.supported_targets
         if target_sm is not None:
@@ -243,7 +242,8 @@ class KernelOperator(Operator):
         return hash(self._kernel)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.metadata,)
+        """Pickled by name, for operators of this process and those without an epilogue."""
+        return operator_named, (self.metadata.operator_name,)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._kernel.metadata.kernel_name}>"
@@ -377,8 +377,8 @@ _EFC_CLASSES: dict[type, type[EFCOperator]] = {
     _core.Sm80GemmKernel: Sm80GemmEFCOperator,
     _core.SimtGemmKernel: SimtGemmEFCOperator,
 }
-#: The operator classes of built-in kernels, without those derived from them.
-OPERATOR_CLASSES = tuple(_CLASSES.values())
+#: The operator classes of built-in kernels.
+OPERATOR_CLASSES = (*_CLASSES.values(), *_EFC_CLASSES.values())
 KernelOperator._provider = CuTeDSLProvider
 
 
@@ -429,6 +429,15 @@ def _fake_cc(args: Any) -> int | None:
     return device_cc(tensor.device.index or 0)
 
 
+def refuse_groups(args: Any) -> None:
+    """Raises NotImplementedError for arguments with which PyTorch also reduces groups of outputs.
+
+    ``args``: of either package. PyTorch sets their attribute ``local_reduce``.
+    """
+    if getattr(getattr(args, "local_reduce", None), "enabled", False):
+        raise NotImplementedError("no kernel of this package reduces groups of its output")
+
+
 def kernel_named(name: str) -> Kernel:
     """The kernel of a name. Raises ValueError if there is none."""
     kernel = _FURTHER.get(name) or _plain_kernels().get(name.replace("_tile", "_", 1))
@@ -438,6 +447,11 @@ def kernel_named(name: str) -> Kernel:
             "name of the metadata, and search with the epilogue of an operator that fuses one"
         )
     return kernel
+
+
+def operator_named(name: str) -> KernelOperator:
+    """The operator of a name. Raises ValueError if there is none."""
+    return _OPERATORS[kernel_named(name)]
 
 
 def _is_elementwise(operator: Operator) -> bool:
@@ -482,4 +496,6 @@ __all__ = [
     "Sm90GemmOperator",
     "find_operators",
     "kernel_named",
+    "operator_named",
+    "refuse_groups",
 ]
