@@ -72,7 +72,7 @@ test-torch: ## pytest with another torch: make test-torch TORCH=2.11.0
 # The variable names the Python whose NVIDIA package is compared with the stored names.
 test-nvidia-operators: $(NVIDIA_VENV)/.installed ## pytest beside NVIDIA's cutlass.operators 0.3.0
 	TEST_ORIGINAL=$(NVIDIA_VENV)/bin/python $(NVIDIA_VENV)/bin/$(PYTEST) -n 2 -m "not timing" \
-		tests/operators_face
+		tests/operators_face tests/pytorch/test_nvgemm_operators*.py
 
 lint: lint-rust lint-others ## rustfmt, clippy, clang-format, ruff, mypy, comments and Markdown
 
