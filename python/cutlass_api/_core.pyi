@@ -28,6 +28,7 @@ __all__ = [
     "GroupedGemmArguments",
     "Kernel",
     "KernelOperand",
+    "OpenGemmArguments",
     "PreparedLaunch",
     "Program",
     "PrologueArguments",
@@ -344,6 +345,33 @@ class GemmArguments(RuntimeArguments):
     @property
     def prologue(self) -> PrologueArguments | None:
         """The prologue, or None."""
+
+class OpenGemmArguments(GemmArguments):
+    """`GemmArguments` whose attributes a subclass written in Python sets. Its constructor calls
+    the method `__cutlass_init__` with the parameters, if the core has no counterpart of an operand
+    or an object with `__cutlass_operand__` stands for an operand or the epilogue.
+    """
+
+    def __new__(
+        cls,
+        A: TensorLike | KernelOperand,
+        B: TensorLike | KernelOperand | Sequence[TensorLike],
+        out: TensorLike | KernelOperand,
+        accumulator_type: NumericLike,
+        epilogue: Any | None = None,
+        performance: Any | None = None,
+        prologue: PrologueArguments | None = None,
+    ) -> OpenGemmArguments: ...
+    def __init__(
+        self,
+        A: TensorLike | KernelOperand,
+        B: TensorLike | KernelOperand | Sequence[TensorLike],
+        out: TensorLike | KernelOperand,
+        accumulator_type: NumericLike,
+        epilogue: Any | None = None,
+        performance: Any | None = None,
+        prologue: PrologueArguments | None = None,
+    ) -> None: ...
 
 class GroupedGemmArguments(RuntimeArguments):
     """One GEMM per group. The groups divide the rows of A, or K, or are matrices of A.

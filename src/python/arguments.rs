@@ -3,6 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype::{self, PyDType};
@@ -30,9 +31,9 @@ impl RuntimeArguments {
     #[pyo3(signature = (*args, performance = None, **kwargs))]
     #[allow(unused_variables)]
     fn new(
-        args: &Bound<'_, pyo3::types::PyTuple>,
+        args: &Bound<'_, PyTuple>,
         performance: Option<Py<PyAny>>,
-        kwargs: Option<&Bound<'_, pyo3::types::PyDict>>,
+        kwargs: Option<&Bound<'_, PyDict>>,
     ) -> Self {
         RuntimeArguments { performance, native: None }
     }
@@ -91,10 +92,27 @@ impl RuntimeArguments {
     ) -> PyResult<PyClassInitializer<Self>> {
         let mut native = Box::write(Box::new_uninit(), NativeArguments::unread(unread, epilogue));
         native.prologue = prologue;
-        native.read(tensors)?;
-        let arguments = RuntimeArguments { performance, native: Some(native) };
-        Ok(PyClassInitializer::from(arguments))
+        let native = match native.read(tensors) {
+            Ok(()) => Some(native),
+            // Only kernels written in Python take the operand.
+            Err(_) if stands_for_none(&tensors)? => None,
+            Err(error) => return Err(error),
+        };
+        Ok(PyClassInitializer::from(RuntimeArguments { performance, native }))
     }
+}
+
+/// Whether the core has no counterpart of an operand: its `__cutlass_operand__` returns None.
+#[cold]
+fn stands_for_none(tensors: &[(&'static str, &Bound<'_, PyAny>)]) -> PyResult<bool> {
+    for (_, tensor) in tensors {
+        if let Some(convert) = tensor.getattr_opt(intern!(tensor.py(), "__cutlass_operand__"))?
+            && convert.call0()?.is_none()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The options in `PerformanceControls`.
@@ -132,6 +150,7 @@ macro_rules! arguments {
         #[allow(non_snake_case)]
         impl $class {
             #[new]
+            #[inline(always)] // in the constructor of `OpenGemmArguments`, too
             #[allow(clippy::too_many_arguments)]
             #[pyo3(signature = (
                 $($parameter,)* epilogue = None, performance = None $(, $prologue = None)?
@@ -144,11 +163,16 @@ macro_rules! arguments {
                 $($prologue: Option<Py<PrologueArguments>>,)?
                 $($optional: Option<&Bound<'_, PyAny>>,)?
             ) -> PyResult<PyClassInitializer<Self>> {
+                let tensors = [$((stringify!($operand), $operand)),*];
+                // A subclass written in Python makes its operands itself: it passes `...`.
+                if tensors[0].1.is(tensors[0].1.py().Ellipsis()) {
+                    let base = RuntimeArguments { performance, native: None };
+                    return Ok(PyClassInitializer::from(base).add_subclass($class));
+                }
                 let prologue: Option<Py<PrologueArguments>> = None;
                 $(let prologue = prologue.or($prologue);)?
                 let $performance = performance.as_ref();
                 let unread = $unread;
-                let tensors = [$((stringify!($operand), $operand)),*];
                 $(if let Some($optional) = $optional {
                     let [a, b, out, offsets] = tensors;
                     let all = [a, b, out, offsets, (stringify!($optional), $optional)];
@@ -240,6 +264,49 @@ impl GemmArguments {
     #[getter]
     fn prologue(slf: &Bound<'_, Self>) -> Option<Py<PrologueArguments>> {
         Some(native_part(slf)?.prologue.as_ref()?.clone_ref(slf.py()))
+    }
+}
+
+/// `GemmArguments` whose attributes a subclass written in Python sets. Its constructor calls the
+/// method `__cutlass_init__` with the parameters, if the core has no counterpart of an operand or
+/// an object with `__cutlass_operand__` stands for an operand or the epilogue.
+#[pyclass(module = "cutlass_api.arguments", extends = GemmArguments, subclass, frozen)]
+pub struct OpenGemmArguments;
+
+#[pymethods]
+#[allow(non_snake_case)]
+impl OpenGemmArguments {
+    #[new]
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (
+        A, B, out, accumulator_type, epilogue = None, performance = None, prologue = None
+    ))]
+    fn new(
+        A: &Bound<'_, PyAny>,
+        B: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        accumulator_type: &Bound<'_, PyAny>,
+        epilogue: Option<Py<PyAny>>,
+        performance: Option<Py<PyAny>>,
+        prologue: Option<Py<PrologueArguments>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let base =
+            GemmArguments::new(A, B, out, accumulator_type, epilogue, performance, prologue)?;
+        Ok(base.add_subclass(OpenGemmArguments))
+    }
+
+    // Any signature costs more: the constructor has read the parameters.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __init__(
+        slf: &Bound<'_, Self>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        if native_part(slf).is_some_and(|native| !native.has_stand_ins) {
+            return Ok(());
+        }
+        slf.call_method(intern!(slf.py(), "__cutlass_init__"), args, kwargs)?;
+        Ok(())
     }
 }
 

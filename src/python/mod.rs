@@ -51,7 +51,10 @@ mod _core {
 
     #[pymodule_export]
     use super::{
-        arguments::{ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments},
+        arguments::{
+            ElementwiseArguments, GemmArguments, GroupedGemmArguments, OpenGemmArguments,
+            RuntimeArguments,
+        },
         artifact::{CompiledArtifact, PyProgram, PyResources},
         cuda::CudaFunction,
         discovery::{get_kernels, register_kernel_class},

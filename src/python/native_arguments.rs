@@ -34,6 +34,8 @@ pub struct NativeArguments {
     pub fused: Option<Box<(Py<EpilogueArguments>, BoundEpilogue)>>,
     /// The operands with scales.
     pub scaled: Option<Box<ScaledOperands>>,
+    /// Whether an object with `__cutlass_operand__` stands for an operand or the epilogue.
+    pub has_stand_ins: bool,
     /// The matrices B of a joint GEMM, as the user passed them.
     pub matrices: Option<Py<PyAny>>,
     /// The kernel of the last run on unchanged operands. The kernel can address the operands.
@@ -97,6 +99,7 @@ impl NativeArguments {
             prologue: None,
             fused: None,
             scaled: None,
+            has_stand_ins: false,
             matrices: None,
             last_run: LastKernel::default(),
             last_supported: LastKernel::default(),
@@ -135,6 +138,9 @@ impl NativeArguments {
         tensors: [(&'static str, &Bound<'_, PyAny>); N],
     ) -> PyResult<()> {
         let py = tensors[0].1.py();
+        if self.epilogue.is_some() {
+            self.convert_epilogue(py)?;
+        }
         let unbound = self
             .epilogue
             .as_ref()
@@ -154,6 +160,7 @@ impl NativeArguments {
                     plain
                 }
                 None => {
+                    self.has_stand_ins |= tensor.hasattr(intern!(py, "__cutlass_operand__"))?;
                     let at = self.operands.len();
                     let scaled =
                         |wrapped| self.scaled.get_or_insert_default().tensors.push((at, wrapped));
@@ -175,6 +182,18 @@ impl NativeArguments {
         }
         if self.scaled.is_some() {
             self.bind_scales(py)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces an epilogue that stands for `EpilogueArguments`, as an operand may.
+    #[cold]
+    fn convert_epilogue(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some(epilogue) = &self.epilogue else { return Ok(()) };
+        let convert = epilogue.bind(py).getattr_opt(intern!(py, "__cutlass_operand__"))?;
+        if let Some(convert) = convert {
+            self.epilogue = Some(convert.call0()?.unbind());
+            self.has_stand_ins = true;
         }
         Ok(())
     }
