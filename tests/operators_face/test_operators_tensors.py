@@ -108,6 +108,13 @@ class PairOperands(metadata.OperandsMetadata):
         return ops.Status.success()
 
 
+def test_strides_of_extent_1_are_those_of_rows():
+    """As NVIDIA's package reports them for JAX arrays."""
+    jnp = pytest.importorskip("jax").numpy
+    for shape, stride in (((1, 8), (8, 1)), ((8, 1), (1, 1)), ((2, 1, 4), (4, 4, 1))):
+        assert TensorWrapper(jnp.zeros(shape)).stride == stride
+
+
 class Copy(ops.Operator):
     supported_args_type = PairArguments
     designed_for_min_cc = 80
@@ -116,6 +123,7 @@ class Copy(ops.Operator):
         return ops.CompiledArtifact(torch.Tensor.copy_, self, target_sm)
 
     def _run(self, args, compiled_artifact, stream, workspace=None):
+        self.stream = stream
         a, out = args.A.tensor.runtime_tensor, args.out.tensor.runtime_tensor
         compiled_artifact.compiled_obj(out, a)
 
@@ -146,6 +154,10 @@ def test_aligned_operands_are_run_on(copy, shape):
     assert artifact.compiled_for == ops.TargetSm("90a") and artifact.operator_obj is copy
     copy.run(args, artifact)
     assert torch.equal(out, a)
+    cuda = pytest.importorskip("cuda.bindings.driver")
+    assert isinstance(copy.stream, cuda.CUstream) and int(copy.stream) == 0
+    copy.run(args, artifact, stream=7)
+    assert copy.stream == 7
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from cutlass_api._core import Status
@@ -81,7 +83,7 @@ class Operator(ABC):
         - ``compiled_artifact``: from :meth:`compile`; None compiles.
         - ``stream``: a ``torch.cuda.Stream``, a ``CUstream``, an integer handle; None: the current
           stream of the framework that owns the operands of an operator of this package, and the
-          null stream of other operators.
+          null stream of other operators: ``CUstream(0)``, or 0 without ``cuda.bindings``.
         - ``workspace``: a :class:`Workspace`, or a tensor, of :meth:`get_workspace_size`; None
           allocates it if an operator of this package needs it.
         - ``assume_supported_args``: skips :meth:`supports`.
@@ -90,7 +92,8 @@ class Operator(ABC):
         """
         if not assume_supported_args and not (status := self.supports(args)):
             raise unsupported(status)
-        self._run(args, compiled_artifact or self.compile(args), stream or 0, workspace)
+        artifact = compiled_artifact or self.compile(args)
+        self._run(args, artifact, stream or _null_stream(), workspace)
 
     @final
     def get_workspace_size(self, args: "RuntimeArguments") -> AllocationRequirement:
@@ -168,6 +171,15 @@ class Operator(ABC):
 def unsupported(status: Status) -> ValueError:
     """The error of an operator that does not serve arguments, with the reason."""
     return ValueError(f"Operator does not support the provided arguments: {status.error}")
+
+
+@cache
+def _null_stream() -> Any:
+    try:
+        driver: Any = import_module("cuda.bindings.driver")
+    except ModuleNotFoundError:
+        return 0
+    return driver.CUstream(0)
 
 
 __all__ = ["Operator", "unsupported"]
