@@ -11,8 +11,9 @@ import stand_in
 import torch
 from cutlass_api import operators as ops
 from cutlass_api.operators import metadata
-from cutlass_api.operators.fusion import trace_in_out
+from cutlass_api.operators.fusion import EmptyTensor, trace_in_out
 from cutlass_api.operators.fusion.generated import check, translate
+from cutlass_api.operators.utils.layout import LayoutType
 from operators_face.face import fake_arguments
 
 #: Expressions of generated source, and what they are in the language of epilogues.
@@ -211,3 +212,44 @@ def test_a_process_that_compiles_makes_no_context() -> None:
         assert "128x128x64_2x2warps" in compiled.compiled_obj.kernel_obj.metadata.kernel_name
     """
     stand_in.run(textwrap.dedent(code))
+
+
+ROW, COLUMN = LayoutType.RowMajor, LayoutType.ColumnMajor
+#: A description, a method with its argument, and the shape and strides after it.
+EMPTY_TENSORS = [
+    ({"shape": (4, 8), "layout_tag": ROW}, None, (4, 8), (8, 1)),
+    ({"shape": (2, 4, 8), "layout_tag": COLUMN}, None, (2, 4, 8), (1, 2, 8)),
+    ({"shape": (1, 4, 1), "stride": (5, 1, 3)}, None, (1, 4, 1), (0, 1, 0)),
+    ({"tensor": torch.zeros(4, 8)}, None, (4, 8), (8, 1)),
+    ({"tensor": 2.0}, None, (1,), (0,)),
+    ({"tensor": 2.0}, ("broadcast", (4, 8)), (4, 8), (0, 0)),
+    ({"tensor": torch.zeros(8)}, ("broadcast", (4, 8)), (4, 8), (0, 1)),
+    ({"tensor": torch.zeros(4, 1)}, ("broadcast", (4, 8)), (4, 8), (1, 0)),
+    ({"tensor": torch.zeros(4, 8)}, ("reshape", (32,)), (32,), (1,)),
+    ({"tensor": torch.zeros(4, 8)}, ("reshape", (2, 2, 8)), (2, 2, 8), (16, 8, 1)),
+    ({"tensor": torch.zeros(4, 8)}, ("permute", (1, 0)), (8, 4), (1, 8)),
+    ({"tensor": torch.zeros(2, 4, 8)}, ("permute", (2, 0, 1)), (8, 2, 4), (1, 32, 8)),
+]
+
+
+@pytest.mark.parametrize(("description", "call", "shape", "stride"), EMPTY_TENSORS)
+def test_empty_tensors(description, call, shape, stride) -> None:
+    if "tensor" not in description:
+        description = {"element": torch.float32, **description}
+    tensor = EmptyTensor(**description)
+    if call is not None:
+        getattr(tensor, call[0])(call[1])
+    assert (tensor.shape, tensor.stride, tensor.rank) == (shape, stride, len(shape))
+    assert tensor.element == torch.float32 and not tensor.is_constant
+    assert EmptyTensor(tensor).shape == shape
+
+
+def test_empty_tensors_that_are_refused() -> None:
+    for description in ({}, {"element": "float32", "shape": (4,)}, {"tensor": 2.0, "shape": (1,)}):
+        with pytest.raises(ValueError, match="pass tensor alone, or element, shape and one of"):
+            EmptyTensor(**description)
+    tensor = EmptyTensor(torch.zeros(4, 8))
+    for method, value in (("broadcast", (4, 9)), ("reshape", (5, 7)), ("permute", (0, 0))):
+        with pytest.raises(ValueError):
+            getattr(tensor, method)(value)
+    assert EmptyTensor(2.0, is_constant=True).value == 2.0

@@ -1,24 +1,13 @@
 """Epilogue functions: the language of :mod:`cutlass_api.fusion`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cutlass_api import fusion
 from cutlass_api._core import TracedEpilogue
 from cutlass_api.operators.fusion import activation
+from cutlass_api.operators.fusion.empty_tensor import EmptyTensor
 from cutlass_api.operators.fusion.generated import translate
-from cutlass_api.typing import NumericLike
-
-
-@dataclass
-class EmptyTensor:
-    """A tensor without memory, for :func:`trace`: an element type, extents and a layout."""
-
-    element: NumericLike
-    shape: tuple[int, ...]
-    stride: tuple[int, ...] | None = None
-    layout_tag: Any = None
 
 
 def trace(
