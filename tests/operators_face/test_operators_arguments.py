@@ -23,7 +23,7 @@ def test_operands_have_one_set_of_attributes():
     assert args.B.data_ptr == b.data_ptr() and args.out.tensor.runtime_tensor is out
     assert args.problem_size == ops.arguments.GemmProblemSize(M=24, N=16, K=32, L=1)
     assert args.epilogue is None and args.performance is None
-    assert "A=float32[24, 32]" in repr(args)
+    assert "A=DenseTensor(tensor=<TensorWrapper float32[24, 32]>)" in repr(args)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.float64])
@@ -126,8 +126,10 @@ def test_epilogues():
     copied.tensors["bias"]._runtime_tensor = torch.zeros(16)
     run(args)
     torch.testing.assert_close(out, (a @ b).relu())
-    with pytest.raises(TypeError):
-        epilogue.tensors["bias"] = bias
+    copied.tensors["bias"] = bias + 1
+    run(args)
+    torch.testing.assert_close(out, (a @ b + bias + 1).relu())
+    assert torch.equal(epilogue.tensors["bias"], bias)
 
 
 TWO_OUTPUTS = "def f(accum, C, alpha):\n    D = alpha * accum + C\n    F = relu(D)\n    return D, F"
@@ -270,6 +272,10 @@ def test_groups_that_are_refused():
         ops.IndexPtrGroupedGemmArguments(a, a[None], out, "float32", offsets, "x")
     with pytest.raises(ValueError, match=r"B has shape .* takes rank 2"):
         ops.IndexPtrGroupedGemmArguments(a, a[None], out, "float32", offsets, "k")
+    three = torch.tensor([2, 4, 8], dtype=torch.int32)
+    for b, result, along in ((a.expand(2, 8, 8), out, "m"), (a, out.expand(2, 8, 8).clone(), "k")):
+        with pytest.raises(ValueError, match=r"has 2 groups, so pass offsets of shape \(2,\)"):
+            ops.IndexPtrGroupedGemmArguments(a, b, result, "float32", three, along)
 
 
 def test_the_deprecated_class_warns():

@@ -21,8 +21,12 @@ class CompiledArtifact:
     compiled_obj: Any
     operator_obj: "Operator"
     compiled_for: "TargetSm | None"
-
     _reused = None
+    #: The kernel that is compiled. Read once: runs compare it.
+    _kernel = None
+
+    def __post_init__(self) -> None:
+        self._kernel = getattr(self.compiled_obj, "kernel_obj", None)
 
     @property
     def _nvgemm_reuse(self) -> Any:

@@ -1,5 +1,15 @@
 """Types for annotations."""
 
-from cutlass_api.typing import NumericLike, TensorLike
+from typing import Protocol
+
+from cutlass_api.typing import TensorLike
+
+
+class NumericLike(Protocol):
+    """An element type, as :data:`cutlass_api.typing.NumericLike`.
+
+    A class of its own, which a field of :class:`RuntimeArguments` may be annotated with.
+    """
+
 
 __all__ = ["NumericLike", "TensorLike"]

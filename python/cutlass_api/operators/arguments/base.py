@@ -1,17 +1,26 @@
 """The bases of arguments and operands."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import final, get_type_hints
+from functools import lru_cache
+from operator import is_
+from typing import Any, final, get_type_hints
 
 from cutlass_api import _core
+from cutlass_api.operators.typing import NumericLike
 from cutlass_api.operators.utils.dtype import to_cutlass_type
 from cutlass_api.operators.utils.tensor import TensorWrapper
-from cutlass_api.typing import NumericLike, TensorLike
+from cutlass_api.typing import TensorLike
 
 
 class Operand(ABC):
-    """An operand of an operation: one or more tensors."""
+    """An operand of an operation: one or more tensors.
+
+    In arguments, the fields of a subclass that is a dataclass are converted as those of
+    :class:`RuntimeArguments`. Kernels of this package serve :class:`DenseTensor` and
+    :class:`ScaledOperand`.
+    """
 
     @final
     def copy(self) -> "Operand":
@@ -20,6 +29,10 @@ class Operand(ABC):
 
     @abstractmethod
     def __copy__(self) -> "Operand": ...
+
+    def __cutlass_operand__(self) -> Any:
+        """The operand of the core; None if it has no counterpart."""
+        return None
 
 
 @dataclass(kw_only=True)
@@ -33,34 +46,66 @@ class PerformanceControls:
     free_multiprocessors: int = 0
 
 
-@dataclass(eq=False)
+@dataclass
 class RuntimeArguments(_core.RuntimeArguments):
     """The base of arguments. They accept new attributes.
 
     A subclass that is a dataclass describes an operation of its own: its fields annotated with
     ``TensorLike`` become :class:`~cutlass_api.operators.utils.tensor.TensorWrapper`, those
-    annotated with ``NumericLike`` become classes of ``cutlass``.
+    annotated with ``NumericLike`` become classes of ``cutlass``, and so do the fields of an
+    :class:`Operand`.
 
     ``performance``: :class:`PerformanceControls`, or None.
     """
 
     performance: PerformanceControls | None = field(default=None, kw_only=True)
 
-    #: Whether an operand has changed since the construction.
-    is_changed = False
+    #: Whether the attributes say what the arguments are, and not the core.
+    is_unpacked = False
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for each in fields(self):
-            value, hint = getattr(self, each.name), hints.get(each.name)
-            if hint is TensorLike and not isinstance(value, TensorWrapper):
-                setattr(self, each.name, TensorWrapper(value, **each.metadata))
-            elif each.type in (NumericLike, "NumericLike") and each.name != "performance":
-                setattr(self, each.name, to_cutlass_type(value))
+        convert_fields(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _blank, (type(self),), dict(vars(self))
 
     def current(self) -> _core.RuntimeArguments:
-        """These arguments, or those of the tensors that have replaced theirs."""
+        """The arguments of the core for the attributes."""
         return self
 
 
-__all__ = ["Operand", "PerformanceControls", "RuntimeArguments"]
+def _blank(cls: Any) -> Any:
+    return cls.__new__(cls)
+
+
+def convert_fields(holder: Any, options: Mapping[str, Any] | None = None) -> None:
+    """Converts the fields of a dataclass by their annotations, and those of operands in them.
+
+    ``options``: parameters of ``TensorWrapper``. The metadata of a field has further ones.
+    """
+    of: Any = type(holder)
+    kinds = _annotations(of)
+    for each in fields(holder):
+        value, kind = getattr(holder, each.name), kinds[each.name]
+        own = {**(options or {}), **each.metadata}
+        if isinstance(value, TensorWrapper):
+            continue
+        if kind is TensorLike:
+            setattr(holder, each.name, TensorWrapper(value, **own))
+        elif kind is NumericLike:
+            setattr(holder, each.name, to_cutlass_type(value))
+        elif isinstance(value, Operand):
+            convert_fields(value, own)
+
+
+@lru_cache(256)
+def _annotations(holder: Any) -> dict[str, Any]:
+    return get_type_hints(holder)
+
+
+def are_same(values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether two mappings have the same objects under the same names."""
+    return values.keys() == others.keys() and all(map(is_, values.values(), others.values()))
+
+
+__all__ = ["Operand", "PerformanceControls", "RuntimeArguments", "are_same", "convert_fields"]

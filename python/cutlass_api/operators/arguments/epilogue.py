@@ -1,15 +1,15 @@
 """The arguments of an epilogue, and how its tensors are copied."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cutlass_api import _core
 from cutlass_api._faces import core_of
+from cutlass_api.operators.arguments.base import are_same
 from cutlass_api.operators.fusion.generated import translate
-from cutlass_api.operators.utils.tensor import TensorWrapper, without_memory
+from cutlass_api.operators.utils.tensor import TensorWrapper, is_torch_tensor, without_memory
 from cutlass_api.typing import TensorLike
 
 if TYPE_CHECKING:
@@ -70,35 +70,33 @@ class Store(_Copy):
     _allowed = (Transport.TMA, Transport.SYNC_GMEM_STORE)
 
 
-class EpilogueArguments(_core.EpilogueArguments):
+class EpilogueArguments:
     """An epilogue function with its operands, as :class:`cutlass_api.arguments.EpilogueArguments`.
 
     Source may also be what PyTorch generates for the CuTe DSL, such as ``cute.math.tanh(accum)``.
     A keyword also takes a :class:`Load` or a :class:`Store`, and a torch tensor on the meta device,
     which has no memory.
 
+    - ``epilogue_fn``: the function or its source.
+    - ``tensors``: the operands by name: tensors and numbers, and wrappers of tensors in arguments.
+    - ``transports``: the transports by name of the operand, for those that have one.
+
+    Searches, compilations and runs use what the attributes hold then.
+
     Raises ValueError if an input is wrapped in ``Store`` or an output in ``Load``.
     """
 
-    #: The transports by name of the operand, for those that have one.
-    transports: dict[str, Load | Store]
-    _tensors: dict[str, Any]
-    #: Whether `_tensors` are wrappers whose tensors may have been replaced.
-    _is_owned = False
-
-    def __new__(cls, epilogue_fn: Callable[..., Any] | str, **kwargs: Any) -> "Self":
-        if isinstance(epilogue_fn, str):
-            epilogue_fn = translate(epilogue_fn)
-        plain = {name: _tensor_of(value) for name, value in kwargs.items()}
-        self: Any = super().__new__(
-            cls,
-            epilogue_fn,
-            **{name: without_memory(core_of(value)) for name, value in plain.items()},
-        )
-        self.transports = {
+    def __init__(self, epilogue_fn: Callable[..., Any] | str, **kwargs: Any) -> None:
+        self.epilogue_fn = epilogue_fn
+        self.transports: dict[str, Load | Store] = {
             name: value for name, value in kwargs.items() if isinstance(value, (Load, Store))
         }
-        traced = _TRACED(self)
+        plain = {name: _tensor_of(value) for name, value in kwargs.items()}
+        self.tensors: dict[str, Any] = plain
+        #: The values that the epilogue of the core was made of, and that epilogue.
+        self._made: tuple[dict[str, Any], _core.EpilogueArguments] | None = None
+        made = self.current()
+        traced = made.traced_epilogue
         for name, copied in self.transports.items():
             expected = [Load] * (name in traced.inputs) + [Store] * (name in traced.outputs)
             if type(copied) not in expected:
@@ -106,49 +104,80 @@ class EpilogueArguments(_core.EpilogueArguments):
                     f"operand {name!r} of the epilogue is a {type(copied).__name__}; pass "
                     f"{' or '.join(wanted.__name__ for wanted in expected)}"
                 )
-        self._tensors = {name: plain[name] for name in self.parameter_names}
-        made: Self = self
-        return made
+        self.tensors = {name: plain[name] for name in made.parameter_names}
 
     @property
-    def traced_epilogue(self) -> "TracedEpilogue":  # type: ignore[override]
+    def traced_epilogue(self) -> "TracedEpilogue":
         """The function as an expression graph, with its accumulator as ``example_inputs``."""
-        return TracedEpilogue(_TRACED(self), tuple(self._tensors["D"].shape))
-
-    @property
-    def tensors(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """The operands by name: tensors and numbers. Read-only: make new arguments of others."""
-        return MappingProxyType(self._tensors)
+        made = self._made
+        is_current = made is not None and made[0]["epilogue_fn"] is self.epilogue_fn
+        of_core = made[1] if made is not None and is_current else self.current()
+        return TracedEpilogue(of_core.traced_epilogue, tuple(self.tensors["D"].shape))
 
     @property
     def parameters(self) -> list[Any]:
         """The operands."""
-        return list(self._tensors.values())
+        return list(self.tensors.values())
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """The names of the operands."""
+        return list(self.tensors)
+
+    def trace(self, accumulator_shape: tuple[int, ...], accumulator_type: Any) -> None:
+        """Checks the operands for an accumulator.
+
+        Raises ValueError if ``D`` has another shape or an operand does not broadcast to it.
+        """
+        self.current().trace(list(accumulator_shape), accumulator_type)
+
+    def to_tensor_wrappers(self, permute: Sequence[int] | None = None) -> None:
+        """Wraps the tensors. ``permute``: the order that their dimensions are put in before."""
+        if permute is not None:
+            self.tensors = {
+                name: value.permute(permute) if is_torch_tensor(value) else value
+                for name, value in self.tensors.items()
+            }
+        self.tensors = _wrapped(self.tensors)
 
     def copy(self) -> "Self":
         """New arguments of the same function and tensors."""
         return self.__copy__()
 
     def __copy__(self) -> "Self":
-        return type(self)(self.epilogue_fn, **{**self._tensors, **self.transports})
-
-    def current(self) -> _core.EpilogueArguments:
-        """These arguments, or those of the tensors that have replaced theirs."""
-        if not self._is_owned:
-            return self
-        values = {name: core_of(value) for name, value in self._tensors.items()}
-        return _core.EpilogueArguments(self.epilogue_fn, **values)
-
-    def owned_by(self, owner: Any) -> "Self":
-        """A copy whose tensors are wrapped. A replaced tensor changes the ``owner``."""
-        copied = self.copy()
-        copied._tensors |= _wrapped(self._tensors, owner)
-        copied._is_owned = True
+        copied = type(self).__new__(type(self))
+        own = {"tensors": dict(self.tensors), "transports": dict(self.transports)}
+        vars(copied).update(vars(self), **own)
         return copied
 
-    def detached(self, owner: Any) -> "GeneratedEpilogue":
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_made": None}
+
+    def current(self) -> _core.EpilogueArguments:
+        """The epilogue of the core. Raises ValueError if a tensor was released."""
+        values = {name: without_memory(core_of(value)) for name, value in self.tensors.items()}
+        values["epilogue_fn"] = function = self.epilogue_fn
+        if self._made is None or not are_same(self._made[0], values):
+            source = translate(function) if isinstance(function, str) else function
+            operands = {name: values[name] for name in self.tensors}
+            self._made = values, _core.EpilogueArguments(source, **operands)
+        return self._made[1]
+
+    __cutlass_operand__ = current
+
+    def owned(self) -> "Self":
+        """A copy with wrapped tensors."""
+        copied = self.copy()
+        copied.to_tensor_wrappers()
+        return copied
+
+    def detached(self) -> "GeneratedEpilogue":
         """The same epilogue without the tensors, of which wrappers remain."""
-        return GeneratedEpilogue(self.epilogue_fn, _detached(self._tensors, owner))
+        return GeneratedEpilogue(self.epilogue_fn, _detached(self.tensors))
+
+    def __repr__(self) -> str:
+        graph, operands = self.traced_epilogue, ", ".join(self.tensors)
+        return f"<{type(self).__name__} {graph}: {operands}>"
 
 
 class TracedEpilogue:
@@ -159,9 +188,11 @@ class TracedEpilogue:
 
     def __init__(self, traced: _core.TracedEpilogue, shape: tuple[int, ...]) -> None:
         from cutlass_api.operators.fusion import EmptyTensor
+        from cutlass_api.operators.utils.layout import LayoutType
 
         self._traced = traced
-        self.example_inputs = {"accum": EmptyTensor(_core.DType("float32"), shape)}
+        accumulator = EmptyTensor(element="float32", shape=shape, layout_tag=LayoutType.RowMajor)
+        self.example_inputs = {"accum": accumulator}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._traced, name)
@@ -193,13 +224,13 @@ class GeneratedEpilogue:
         self.tensors = tensors
 
     @classmethod
-    def owned(cls, epilogue: Any, owner: Any) -> "GeneratedEpilogue":
-        """The same epilogue with wrapped tensors. A replaced tensor changes the ``owner``."""
+    def of(cls, epilogue: Any) -> "GeneratedEpilogue":
+        """The same epilogue with wrapped tensors."""
         if hasattr(epilogue, "to_tensor_wrappers"):
             # PyTorch copies strided inputs, here and in front of each later launch.
             epilogue = epilogue.copy()
             epilogue.to_tensor_wrappers()
-        return cls(epilogue.epilogue_fn, _wrapped(epilogue.tensors, owner))
+        return cls(epilogue.epilogue_fn, _wrapped(epilogue.tensors))
 
     @property
     def parameters(self) -> list[Any]:
@@ -215,9 +246,9 @@ class GeneratedEpilogue:
         """The same function with other operands."""
         return GeneratedEpilogue(self.epilogue_fn, dict(tensors))
 
-    def detached(self, owner: Any) -> "GeneratedEpilogue":
+    def detached(self) -> "GeneratedEpilogue":
         """The same epilogue without the tensors, of which wrappers remain."""
-        return GeneratedEpilogue(self.epilogue_fn, _detached(self.tensors, owner))
+        return GeneratedEpilogue(self.epilogue_fn, _detached(self.tensors))
 
     def current(self) -> _core.EpilogueArguments:
         """The epilogue of the current tensors.
@@ -235,32 +266,48 @@ class GeneratedEpilogue:
         return _core.EpilogueArguments(source, **values)
 
 
-_getter: Any = _core.EpilogueArguments.traced_epilogue
-#: The graph of epilogue arguments, without its accumulator.
-_TRACED: Callable[[Any], _core.TracedEpilogue] = _getter.__get__
+def owned_epilogue(epilogue: Any) -> Any:
+    """The epilogue of arguments: a copy with wrapped tensors. Other classes stay as they are."""
+    if isinstance(epilogue, EpilogueArguments):
+        return epilogue.owned()
+    return GeneratedEpilogue.of(epilogue) if is_generated(epilogue) else epilogue
+
+
+def is_generated(epilogue: Any) -> bool:
+    """Whether an epilogue is source in an object of a class that this package does not know."""
+    if isinstance(epilogue, (EpilogueArguments, _core.EpilogueArguments)):
+        return False
+    return isinstance(getattr(epilogue, "epilogue_fn", None), str) and hasattr(epilogue, "tensors")
 
 
 def _tensor_of(value: Any) -> Any:
     return value.tensor if isinstance(value, (Load, Store)) else value
 
 
-def _wrapped(tensors: Mapping[str, Any], owner: Any) -> dict[str, Any]:
-    """The operands with their tensors wrapped. A replaced tensor changes the ``owner``."""
+def _wrapped(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The operands with their tensors wrapped."""
 
     def wrapped(value: Any) -> Any:
         if not isinstance(value, TensorLike):
             return value
-        native = _core.TensorWrapper(without_memory(core_of(value)))
-        return TensorWrapper.of_core(native, owner)
+        return TensorWrapper.of_core(_core.TensorWrapper(without_memory(core_of(value))))
 
     return {name: wrapped(value) for name, value in tensors.items()}
 
 
-def _detached(tensors: Mapping[str, Any], owner: Any) -> dict[str, Any]:
+def _detached(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: value.detached(owner) if isinstance(value, TensorWrapper) else value
+        name: value.detached() if isinstance(value, TensorWrapper) else value
         for name, value in tensors.items()
     }
 
 
-__all__ = ["EpilogueArguments", "GeneratedEpilogue", "Load", "Store", "Transport"]
+__all__ = [
+    "EpilogueArguments",
+    "GeneratedEpilogue",
+    "Load",
+    "Store",
+    "Transport",
+    "is_generated",
+    "owned_epilogue",
+]

@@ -1,201 +1,211 @@
 """The arguments of a GEMM, and what all arguments of the core's operations share."""
 
+import copy
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from cutlass_api import _core
 from cutlass_api._faces import core_of
-from cutlass_api.operators.arguments.base import RuntimeArguments
-from cutlass_api.operators.arguments.epilogue import GeneratedEpilogue
+from cutlass_api.operators.arguments.base import (
+    Operand,
+    PerformanceControls,
+    RuntimeArguments,
+    are_same,
+)
+from cutlass_api.operators.arguments.epilogue import (
+    EpilogueArguments,
+    GeneratedEpilogue,
+    is_generated,
+    owned_epilogue,
+)
 from cutlass_api.operators.arguments.operand import (
     detached_operand,
     operand_of,
     operand_of_core,
 )
+from cutlass_api.operators.typing import NumericLike, TensorLike
 from cutlass_api.operators.utils.dtype import to_cutlass_type
 from cutlass_api.operators.utils.tensor import fake_like, is_torch_fake_tensor
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class OperandField:
-    """An operand of the core's arguments, made when a client reads it for the first time."""
+Arguments = TypeVar("Arguments", bound="type[CoreArguments]")
 
-    def __set_name__(self, owner: type, name: str) -> None:
+
+class ArgumentField:
+    """A parameter of the core's arguments. The first access to one unpacks all of them."""
+
+    def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, args: Any, owner: type | None = None) -> Any:
         if args is None:
             return self
-        args.make_operands()
-        return args.__dict__[self._name]
+        args.unpack()
+        try:
+            return args.__dict__[self._name]
+        except KeyError:
+            raise AttributeError(f"{type(args).__name__} has no {self._name} yet") from None
 
     def __set__(self, args: Any, value: Any) -> None:
-        args.make_operands()
-        args.__dict__[self._name] = operand_of(value)
-        args.forget()
+        args.unpack()
+        args.__dict__[self._name] = value
 
 
-class EpilogueField(OperandField):
+class EpilogueField(ArgumentField):
     """The epilogue of the core's arguments. ``read``: the getter of the core."""
 
     def __init__(self, read: Any) -> None:
+        super().__init__("epilogue")
         self.read: Callable[[Any], Any] = read.__get__
 
     def __get__(self, args: Any, owner: type | None = None) -> Any:
-        if args is not None and self.read(args) is None:
+        if args is not None and not args.is_unpacked and self.read(args) is None:
             return None
         return super().__get__(args, owner)
 
-    def __set__(self, args: Any, value: Any) -> None:
-        raise AttributeError("epilogue is part of the arguments; construct new ones with another")
 
-
-class AccumulatorField:
-    """The accumulator type of the core's arguments as a class of ``cutlass``. ``read``: its getter.
-
-    It is read-only.
-    """
-
-    def __init__(self, read: Any) -> None:
-        self._read: Callable[[Any], Any] = read.__get__
+class AccumulatorField(ArgumentField):
+    """The accumulator type, read as a class of ``cutlass``, which is imported then."""
 
     def __get__(self, args: Any, owner: type | None = None) -> Any:
-        return self if args is None else to_cutlass_type(self._read(args))
+        value = super().__get__(args, owner)
+        return value if args is None else to_cutlass_type(value)
 
-    def __set__(self, args: Any, value: Any) -> None:
-        raise AttributeError("accumulator_type is part of the arguments; construct new ones")
+
+def with_fields(arguments: Arguments) -> Arguments:
+    """A class decorator that makes the fields of a dataclass, and ``prologue``, descriptors."""
+    of_core = arguments._class
+    for name in (*(each.name for each in fields(arguments)), "prologue"):
+        if hasattr(of_core, name):
+            setattr(arguments, name, ArgumentField(name))
+    arguments.accumulator_type = AccumulatorField("accumulator_type")
+    arguments.epilogue = EpilogueField(of_core.epilogue)
+    return arguments
 
 
 class CoreArguments(RuntimeArguments):
-    """Arguments of the core whose operands accept attributes and other tensors.
+    """Arguments of the core whose attributes can be read and set.
 
-    The operands are made when a client reads one. After a client has changed an operand, or its
-    tensor, :meth:`current` makes arguments of the current tensors.
+    The core has made the arguments in one call, and makes launches of them, until a client reads or
+    sets an attribute: :meth:`unpack`. From then on the attributes say what the arguments are, and
+    :meth:`current` makes the core's arguments of them. Those of a subclass are always unpacked,
+    because its constructor may have other parameters.
     """
 
-    #: The class of the core, and its operands.
+    accumulator_type: Any
+    epilogue: Any
+    #: The class of the core, its operands, and the constructor of the base.
     _class: ClassVar[Any]
     _operands: ClassVar[tuple[str, ...]] = ("A", "B", "out")
-    _current: Any = None
+    _new: ClassVar[Any]
+    #: The values that arguments of the core were made of, and these arguments.
+    _made: tuple[dict[str, Any], _core.RuntimeArguments] | None = None
+    #: Whether `_made` is kept for the next call.
+    _is_kept = True
 
-    def make_operands(self) -> None:
-        """Makes the operands and the epilogue, unless they are made."""
-        own = self.__dict__
-        if "A" in own:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "_class" not in vars(cls) and "__new__" not in vars(cls):
+            cls.__new__ = staticmethod(_unread)  # type: ignore[method-assign]
+
+    def initialize(self, **parameters: Any) -> None:
+        """Sets the attributes to copies of the operands, and to the other parameters."""
+        own = vars(self)
+        own.update(parameters, is_unpacked=True)
+        own.update({name: operand_of(own[name]) for name in self._operands})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Converts the attributes. Raises as the constructor of the core."""
+        super().__post_init__()
+        self.epilogue = owned_epilogue(self.epilogue)
+        self.current()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.unpack()
+        state = {name: value for name, value in vars(self).items() if name != "_made"}
+        return _unread, (type(self),), state
+
+    def unpack(self) -> None:
+        """Makes the attributes of the core's arguments, unless they are made."""
+        if self.is_unpacked:
             return
-        for name in self._operands:
-            own[name] = operand_of_core(getattr(self._class, name).__get__(self), self)
-        epilogue = self._class.epilogue.__get__(self)
-        if hasattr(epilogue, "owned_by"):
-            epilogue = epilogue.owned_by(self)
-        elif _is_generated(epilogue):
-            epilogue = GeneratedEpilogue.owned(epilogue, self)
-        own["epilogue"] = epilogue
-
-    def forget(self) -> None:
-        """Notes that an operand has changed."""
-        self.is_changed, self._current = True, None
+        own = self.__dict__
+        own["is_unpacked"] = True
+        for name in ("accumulator_type", "performance", "prologue", *self._operands):
+            read = getattr(self._class, name, None)
+            own[name] = read and operand_of_core(read.__get__(self))
+        own["epilogue"] = owned_epilogue(self._class.epilogue.__get__(self))
 
     def current(self) -> _core.RuntimeArguments:
-        """These arguments, or those of the tensors that have replaced theirs.
+        """The core's arguments for the attributes. These, if an operand has no counterpart there.
 
         The epilogue of what it returns is one of the core, unless a kernel of the user's takes
-        another class. Raises ValueError if the tensor of an operand has been set to None.
+        another class. Raises ValueError if a tensor of an operand has been set to None.
         """
-        if not self.is_changed:
-            if not _is_generated(self._class.epilogue.__get__(self)):
+        if not self.is_unpacked:
+            if not is_generated(self._class.epilogue.__get__(self)):
                 return self
-            self.make_operands()
-            self.is_changed = True
-        if self._current is None:
-            accumulator_type = self._class.accumulator_type.__get__(self)
-            self._current = _of_operands(self, accumulator_type, getattr(self, "prologue", None))
-        found: _core.RuntimeArguments = self._current
-        return found
+            self.unpack()
+        values = {name: core_of(getattr(self, name)) for name in self._operands}
+        if any(value is None for value in values.values()):
+            return self
+        values |= {name: getattr(self, name) for name in ("accumulator_type", "performance")}
+        epilogue = self.epilogue
+        values["epilogue"] = epilogue.current() if hasattr(epilogue, "current") else epilogue
+        if (prologue := getattr(self, "prologue", None)) is not None:
+            values["prologue"] = prologue
+        if self._made is not None and are_same(self._made[0], values):
+            return self._made[1]
+        made: _core.RuntimeArguments = self._class(**values)
+        if self._is_kept:
+            self.__dict__["_made"] = values, made
+        return made
 
-    def detached(self) -> "DetachedArguments":
-        """The same arguments without their tensors."""
-        return DetachedArguments(self)
+    def detached(self) -> "Self":
+        """The same arguments without their tensors, for calls that each set their own tensors.
+
+        They keep no tensor between two calls: a graph that is captured into a pool of memory must
+        not find any tensor of the pool alive.
+        """
+        copied = copy.copy(self)
+        own = vars(copied)
+        own.update({name: detached_operand(own[name]) for name in self._operands}, _is_kept=False)
+        if (epilogue := own["epilogue"]) is not None:
+            own["epilogue"] = epilogue.detached()
+        return copied
 
     def searched(self) -> _core.RuntimeArguments:
         """Arguments for a search of kernels. Those of FakeTensors are FakeTensors of the CPU.
 
         A search for operands on a GPU reads the GPU's properties, and makes a CUDA context.
         """
-        self.make_operands()
-        own = self.__dict__
-        if not is_torch_fake_tensor(core_of(own["out"])):
+        self.unpack()
+        if not is_torch_fake_tensor(core_of(self.__dict__["out"])):
             return self.current()
 
         def moved(value: Any) -> Any:
             tensor = core_of(value)
             return fake_like(tensor, "cpu") if is_torch_fake_tensor(tensor) else tensor
 
-        epilogue = own["epilogue"]
-        if epilogue is not None:
+        copied = copy.copy(self)
+        own = vars(copied)
+        own.update({name: moved(own[name]) for name in self._operands})
+        if (epilogue := own["epilogue"]) is not None:
             tensors = {name: moved(value) for name, value in epilogue.tensors.items()}
-            epilogue = GeneratedEpilogue(epilogue.epilogue_fn, tensors).current()
-        found: _core.RuntimeArguments = self._class(
-            **{name: moved(own[name]) for name in self._operands},
-            accumulator_type=self._class.accumulator_type.__get__(self),
-            epilogue=epilogue,
-            performance=self.performance,
-        )
-        return found
+            own["epilogue"] = GeneratedEpilogue(epilogue.epilogue_fn, tensors)
+        return copied.current()
 
 
-class DetachedArguments(RuntimeArguments):
-    """Arguments that keep no tensors: each call sets its own as ``args.A.tensor._runtime_tensor``.
-
-    The core's arguments keep the tensors of their construction for their life. A graph that is
-    captured into a pool of memory must not find any tensor of the pool alive.
-    """
-
-    is_changed = True
-
-    def __init__(self, args: CoreArguments) -> None:
-        args.make_operands()
-        own = vars(args)
-        self._class, self._operands = args._class, args._operands
-        self._fixed = args._class.accumulator_type.__get__(args), getattr(args, "prologue", None)
-        self.performance = args.performance
-        self._current: Any = None
-        vars(self).update(
-            {name: value for name, value in own.items() if name not in vars(self)},
-            **{name: detached_operand(own[name], self) for name in args._operands},
-            is_changed=True,
-        )
-        epilogue = own["epilogue"]
-        self.epilogue = None if epilogue is None else epilogue.detached(self)
-
-    def forget(self) -> None:
-        """Notes that an operand has changed."""
-        self._current = None
-
-    def current(self) -> _core.RuntimeArguments:
-        """Arguments of the current tensors. Raises ValueError if one is missing."""
-        if self._current is None:
-            self._current = _of_operands(self, *self._fixed)
-        found: _core.RuntimeArguments = self._current
-        return found
-
-
-def _of_operands(args: Any, accumulator_type: Any, prologue: Any) -> Any:
-    own = args.__dict__
-    epilogue = own["epilogue"]
-    return args._class(
-        **{name: core_of(own[name]) for name in args._operands},
-        **({} if prologue is None else {"prologue": prologue}),
-        accumulator_type=accumulator_type,
-        epilogue=epilogue.current() if hasattr(epilogue, "current") else epilogue,
-        performance=args.performance,
-    )
-
-
-def _is_generated(epilogue: Any) -> bool:
-    """Whether an epilogue is source in an object of a class that the core does not know."""
-    if epilogue is None or isinstance(epilogue, _core.EpilogueArguments):
-        return False
-    return isinstance(getattr(epilogue, "epilogue_fn", None), str) and hasattr(epilogue, "tensors")
+def _unread(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Arguments that the core has not read: ``__init__`` sets their attributes."""
+    required = (*cls._operands, "accumulator_type")
+    self = cls._new(cls, **dict.fromkeys(required, ...))
+    self.__dict__["is_unpacked"] = True
+    return self
 
 
 class GemmProblemSize(NamedTuple):
@@ -207,27 +217,41 @@ class GemmProblemSize(NamedTuple):
     L: int
 
 
-class GemmArguments(_core.GemmArguments, CoreArguments):
+@with_fields
+@dataclass(init=False)
+class GemmArguments(_core.OpenGemmArguments, CoreArguments):
     """out = A @ B. The arguments, operands and tensors accept new attributes.
 
     The parameters, what they accept and the errors are those of
     :class:`cutlass_api.arguments.GemmArguments`.
 
-    Setting ``args.A.tensor._runtime_tensor`` replaces a tensor by one with the same dtype, shape
-    and strides; None releases it, and the arguments cannot run until there is another one.
+    The next search, compilation and run use what the attributes hold then. Setting
+    ``args.A.tensor._runtime_tensor`` replaces a tensor by one with the same dtype, shape and
+    strides; after None, the arguments cannot run until there is another one.
     """
 
-    # The constructor of the core is called without a frame of Python.
-    __init__ = object.__init__
-    __repr__ = _core.RuntimeArguments.__repr__
     _class = _core.GemmArguments
+    _new = _core.OpenGemmArguments.__new__
 
-    A: Any = OperandField()
-    B: Any = OperandField()
-    out: Any = OperandField()
-    accumulator_type: Any = AccumulatorField(_core.GemmArguments.accumulator_type)
-    epilogue: Any = EpilogueField(_core.GemmArguments.epilogue)
-    performance: Any = _core.RuntimeArguments.performance
+    A: Any = field()
+    B: Any = field()
+    out: Any = field()
+    accumulator_type: NumericLike = field()  # type: ignore[assignment]
+    epilogue: EpilogueArguments | None = field()
+
+    def __cutlass_init__(
+        self,
+        A: TensorLike | Operand,
+        B: TensorLike | Operand,
+        out: TensorLike | Operand,
+        accumulator_type: NumericLike,
+        epilogue: Any = None,
+        performance: PerformanceControls | None = None,
+        prologue: Any = None,
+    ) -> None:
+        """The constructor if an :class:`Operand` or an epilogue of this interface is passed."""
+        parameters = {"performance": performance, "prologue": prologue, "epilogue": epilogue}
+        self.initialize(A=A, B=B, out=out, accumulator_type=accumulator_type, **parameters)
 
     @property
     def problem_size(self) -> GemmProblemSize:

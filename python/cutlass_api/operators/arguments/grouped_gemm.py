@@ -1,18 +1,15 @@
 """The arguments of a grouped GEMM."""
 
 import warnings
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cutlass_api import _core
 from cutlass_api.operators._unserved import refuse
 from cutlass_api.operators.arguments.base import Operand, PerformanceControls
-from cutlass_api.operators.arguments.gemm import (
-    AccumulatorField,
-    CoreArguments,
-    EpilogueField,
-    OperandField,
-)
-from cutlass_api.typing import NumericLike, TensorLike
+from cutlass_api.operators.arguments.epilogue import EpilogueArguments
+from cutlass_api.operators.arguments.gemm import CoreArguments, with_fields
+from cutlass_api.operators.typing import NumericLike, TensorLike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,6 +34,8 @@ class IndexPtrGroupedGemmProblemSize(NamedTuple):
 _RANKS = {"m": (3, 2), "k": (2, 3)}
 
 
+@with_fields
+@dataclass(init=False)
 class IndexPtrGroupedGemmArguments(_core.GroupedGemmArguments, CoreArguments):
     """One GEMM per group. ``offsets``, int32 of shape (G,), has the end of each group.
 
@@ -45,23 +44,21 @@ class IndexPtrGroupedGemmArguments(_core.GroupedGemmArguments, CoreArguments):
 
     Otherwise as :class:`cutlass_api.arguments.GroupedGemmArguments`.
 
-    Raises ValueError for another ``offsets_along`` and for operands of other ranks, and
-    NotImplementedError for "n", which is "m" of the transposed operands.
+    Raises ValueError for another ``offsets_along``, for operands of other ranks and for another
+    number of offsets, and NotImplementedError for "n", which is "m" of the transposed operands.
     """
 
-    __init__ = object.__init__
-    __repr__ = _core.RuntimeArguments.__repr__
     _class = _core.GroupedGemmArguments
     _operands = ("A", "B", "out", "offsets")
+    _new = _core.GroupedGemmArguments.__new__
 
-    A: Any = OperandField()
-    B: Any = OperandField()
-    out: Any = OperandField()
-    offsets: Any = OperandField()
-    accumulator_type: Any = AccumulatorField(_core.GroupedGemmArguments.accumulator_type)
-    epilogue: Any = EpilogueField(_core.GroupedGemmArguments.epilogue)
-    performance: Any = _core.RuntimeArguments.performance
-    offsets_along: Literal["m", "k"]
+    A: Any = field()
+    B: Any = field()
+    out: Any = field()
+    accumulator_type: NumericLike = field()  # type: ignore[assignment]
+    offsets: Any = field()
+    offsets_along: Literal["m", "k"] = field()
+    epilogue: EpilogueArguments | None = field()
 
     def __new__(
         cls,
@@ -75,26 +72,81 @@ class IndexPtrGroupedGemmArguments(_core.GroupedGemmArguments, CoreArguments):
         *,
         performance: PerformanceControls | None = None,
     ) -> "Self":
-        if offsets_along == "n":
-            refuse(
-                'offsets_along="n"',
-                'offsets_along="m" with B.mT for A, A.mT for B and out.mT for out',
-            )
-        if offsets_along not in _RANKS:
-            raise ValueError(f"offsets_along is {offsets_along!r}; pass 'm' or 'k'")
+        _check_along(offsets_along)
         tensors: Any = (A, B, out, accumulator_type, offsets)
         new: Any = super().__new__
         self = new(cls, *tensors, epilogue, performance)
-        for name, rank in zip(("B", "out"), _RANKS[offsets_along], strict=True):
-            shape = getattr(cls._class, name).__get__(self).shape
-            # A leading 1 of `out` beside A (1, TotalM, K) counts as none.
-            if len(shape) != rank and not (name == "out" and rank == 2 and shape[0] == 1):
-                raise ValueError(
-                    f"{name} has shape {shape}; offsets_along={offsets_along!r} takes rank {rank}"
-                )
+        _check_groups(self, offsets_along)
         self.offsets_along = offsets_along
         made: Self = self
         return made
+
+    def __init__(
+        self,
+        A: TensorLike | Operand,
+        B: TensorLike | Operand,
+        out: TensorLike | Operand,
+        accumulator_type: NumericLike,
+        offsets: TensorLike | Operand,
+        offsets_along: Literal["m", "n", "k"],
+        epilogue: Any = None,
+        *,
+        performance: PerformanceControls | None = None,
+    ) -> None:
+        values = {"A": A, "B": B, "out": out, "offsets": offsets, "epilogue": epilogue}
+        if self.is_unpacked or any(map(_stands_in, values.values())):
+            self.initialize(
+                **values,
+                accumulator_type=accumulator_type,
+                offsets_along=offsets_along,
+                performance=performance,
+            )
+
+    def __post_init__(self) -> None:
+        _check_along(self.offsets_along)
+        super().__post_init__()
+        _check_groups(self.current(), self.offsets_along)
+
+
+def _stands_in(value: Any) -> bool:
+    return hasattr(type(value), "__cutlass_operand__")
+
+
+def _check_along(offsets_along: str) -> None:
+    if offsets_along == "n":
+        refuse(
+            'offsets_along="n"',
+            'offsets_along="m" with B.mT for A, A.mT for B and out.mT for out',
+        )
+    if offsets_along not in _RANKS:
+        raise ValueError(f"offsets_along is {offsets_along!r}; pass 'm' or 'k'")
+
+
+def _check_groups(args: Any, offsets_along: str) -> None:
+    """Checks the ranks, and the number of groups, of arguments that the core has read."""
+    operands = {
+        name: getattr(_core.GroupedGemmArguments, name).__get__(args)
+        for name in ("B", "out", "offsets")
+    }
+    if any(
+        operand is None for operand in operands.values()
+    ):  # the core has no counterpart of an operand
+        return
+    shapes = {name: tuple(operand.shape) for name, operand in operands.items()}
+    for name, rank in zip(("B", "out"), _RANKS[offsets_along], strict=True):
+        shape = shapes[name]
+        # A leading 1 of `out` beside A (1, TotalM, K) counts as none.
+        if len(shape) != rank and not (name == "out" and rank == 2 and shape[0] == 1):
+            raise ValueError(
+                f"{name} has shape {shape}; offsets_along={offsets_along!r} takes rank {rank}"
+            )
+    of_groups = "B" if offsets_along == "m" else "out"
+    count = shapes[of_groups][0]
+    if shapes["offsets"] != (count,):
+        raise ValueError(
+            f"offsets has shape {shapes['offsets']}; {of_groups} of shape {shapes[of_groups]} has "
+            f"{count} groups, so pass offsets of shape ({count},)"
+        )
 
 
 class GroupedGemmArguments(IndexPtrGroupedGemmArguments):
@@ -109,13 +161,24 @@ class GroupedGemmArguments(IndexPtrGroupedGemmArguments):
         offsets: TensorLike | Operand,
         epilogue: Any = None,
     ) -> "Self":
+        return super().__new__(cls, A, B, out, accumulator_type, offsets, "m", epilogue)
+
+    def __init__(
+        self,
+        A: TensorLike | Operand,
+        B: TensorLike | Operand,
+        out: TensorLike | Operand,
+        accumulator_type: NumericLike,
+        offsets: TensorLike | Operand,
+        epilogue: Any = None,
+    ) -> None:
         warnings.warn(
             "GroupedGemmArguments is deprecated; use IndexPtrGroupedGemmArguments with "
             "offsets_along='m'",
             DeprecationWarning,
             stacklevel=2,
         )
-        return super().__new__(cls, A, B, out, accumulator_type, offsets, "m", epilogue)
+        super().__init__(A, B, out, accumulator_type, offsets, "m", epilogue)
 
 
 __all__ = [

@@ -1,6 +1,7 @@
 """Operands: dense tensors, and tensors with scales."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from cutlass_api.typing import TensorLike
 from cutlass_api.utils import ceil_div, round_up
 
 
+@dataclass
 class DenseTensor(Operand):
     """A tensor without scales. Attributes that it lacks are those of ``tensor``.
 
@@ -21,8 +23,7 @@ class DenseTensor(Operand):
     ``stride`` and ``data_ptr`` are the same for every framework.
     """
 
-    def __init__(self, tensor: TensorLike | TensorWrapper) -> None:
-        self.tensor = tensor
+    tensor: TensorLike
 
     def __copy__(self) -> "DenseTensor":
         return DenseTensor(self.tensor)
@@ -33,14 +34,12 @@ class DenseTensor(Operand):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.tensor, name)
 
-    def __repr__(self) -> str:
-        return f"DenseTensor({self.tensor!r})"
-
     def __cutlass_operand__(self) -> Any:
         """The tensor, which the core takes for a dense operand."""
         return core_of(self.tensor)
 
 
+@dataclass(init=False)
 class ScaledOperand(Operand):
     """A tensor of values with a tensor of scales, each shared by a block of values.
 
@@ -49,8 +48,13 @@ class ScaledOperand(Operand):
     - ``swizzle``: the :class:`ScaleSwizzleMode` of ``scale``.
 
     The layouts of scales are those of :class:`cutlass_api.arguments.ScaledTensor`. Attributes that
-    it lacks are those of ``quantized``.
+    it lacks are those of ``quantized``. Raises TypeError for what is no tensor.
     """
+
+    quantized: DenseTensor
+    scale: DenseTensor
+    mode: ScaleMode | tuple[int, ...]
+    swizzle: ScaleSwizzleMode
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class ScaledOperand(Operand):
         mode: ScaleMode | tuple[int, ...],
         swizzle: ScaleSwizzleMode,
     ) -> None:
-        self.quantized, self.scale = _dense(quantized), _dense(scale)
+        self.quantized, self.scale = _dense("quantized", quantized), _dense("scale", scale)
         self.mode, self.swizzle = mode, swizzle
 
     def __copy__(self) -> "ScaledOperand":
@@ -69,10 +73,6 @@ class ScaledOperand(Operand):
         if name.startswith("__") or name == "quantized":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.quantized, name)
-
-    def __repr__(self) -> str:
-        parts = (self.quantized, self.scale, self.mode, self.swizzle)
-        return f"ScaledOperand({', '.join(map(repr, parts))})"
 
     def __cutlass_operand__(self) -> Any:
         """The ``ScaledTensor`` of the core."""
@@ -103,19 +103,30 @@ class ScaledOperand(Operand):
         raise ValueError(f"swizzle is {swizzle!r}; pass a ScaleSwizzleMode")
 
 
-def _dense(tensor: TensorLike | DenseTensor) -> DenseTensor:
-    if isinstance(tensor, Operand) and not isinstance(tensor, DenseTensor):
-        raise TypeError(f"{type(tensor).__name__} has scales of its own; pass a tensor")
-    return DenseTensor(tensor.tensor if isinstance(tensor, DenseTensor) else tensor)
+def _dense(name: str, tensor: TensorLike | DenseTensor) -> DenseTensor:
+    if isinstance(tensor, DenseTensor):
+        copied = tensor.copy()
+        assert isinstance(copied, DenseTensor)
+        return copied
+    if isinstance(tensor, TensorLike):
+        return DenseTensor(tensor)
+    reason = ", which has scales of its own" if isinstance(tensor, ScaledOperand) else ""
+    value = type(tensor).__name__ if reason else repr(tensor)
+    raise TypeError(f"{name} of ScaledOperand is {value}{reason}; pass a tensor or a DenseTensor")
 
 
-def operand_of(value: TensorLike | Operand) -> Operand:
-    """An operand for what an argument received: a copy of an operand, or of a dense tensor."""
-    return value.copy() if isinstance(value, Operand) else DenseTensor(value)
+def operand_of(value: Any) -> Any:
+    """An operand for what arguments received: a copy of an operand, or of a dense tensor.
+
+    Returns other objects, such as a list of matrices, as they are.
+    """
+    if isinstance(value, Operand):
+        return value.copy()
+    return DenseTensor(value) if isinstance(value, TensorLike) else value
 
 
-def operand_of_core(operand: Any, owner: Any) -> Any:
-    """The operand for one of the core. ``owner``: the arguments that a replaced tensor changes.
+def operand_of_core(operand: Any) -> Any:
+    """The operand for one of the core.
 
     Returns as they are a list of matrices, and weights with zero points or factors.
     """
@@ -123,26 +134,25 @@ def operand_of_core(operand: Any, owner: Any) -> Any:
         if operand.zero is not None or operand.factor is not None:
             return operand
         values, scales = (
-            DenseTensor(TensorWrapper.of_core(part.tensor, owner))
+            DenseTensor(TensorWrapper.of_core(part.tensor))
             for part in (operand.base, operand.scale)
         )
         return ScaledOperand(values, scales, operand.mode, operand.swizzle)
     if not isinstance(operand, _core.DenseTensor):
         return operand
-    return DenseTensor(TensorWrapper.of_core(operand.tensor, owner))
+    return DenseTensor(TensorWrapper.of_core(operand.tensor))
 
 
-def detached_operand(operand: Any, owner: Any) -> Any:
-    """The operand without its tensors. ``owner``: the arguments that a new tensor changes.
+def detached_operand(operand: Any) -> Any:
+    """The operand without its tensors.
 
     Returns as they are operands other than dense tensors and tensors with scales.
     """
     if isinstance(operand, ScaledOperand):
-        values = detached_operand(operand.quantized, owner)
-        scales = detached_operand(operand.scale, owner)
+        values, scales = detached_operand(operand.quantized), detached_operand(operand.scale)
         return ScaledOperand(values, scales, operand.mode, operand.swizzle)
     if isinstance(operand, DenseTensor) and isinstance(operand.tensor, TensorWrapper):
-        return DenseTensor(operand.tensor.detached(owner))
+        return DenseTensor(operand.tensor.detached())
     return operand
 
 

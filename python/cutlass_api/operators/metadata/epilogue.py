@@ -4,6 +4,7 @@ from typing import Any
 
 from cutlass_api import metadata
 from cutlass_api._core import Status
+from cutlass_api._faces import core_of
 
 
 class EpilogueMetadata:
@@ -18,7 +19,7 @@ class EpilogueMetadata:
         self.tensors = epilogue_args.tensors
         self.traced_epilogue = epilogue_args.traced_epilogue
         self.transports: dict[str, Any] = getattr(epilogue_args, "transports", {})
-        of_core = metadata.EpilogueMetadata.from_args(epilogue_args)
+        of_core = metadata.EpilogueMetadata.from_args(core_of(epilogue_args))
         self._of_core = of_core or metadata.EpilogueMetadata()
 
     @classmethod

@@ -191,7 +191,7 @@ class KernelOperator(Operator):
             workspace = workspace.data
         try:
             self._kernel.run(
-                args.current() if args.is_changed else args,
+                args.current() if args.is_unpacked else args,
                 None if compiled_artifact is None else compiled_artifact.compiled_obj,
                 stream,
                 workspace,
@@ -291,11 +291,23 @@ class EFCOperator(KernelOperator):
         assume_supported_args: bool = False,
     ) -> None:
         """As :meth:`KernelOperator.run`. A kernel with an epilogue allocates its workspace."""
-        if getattr(args, "epilogue", None) is None:
+        if compiled_artifact is None and getattr(args, "epilogue", None) is not None:
+            compiled_artifact = self.compile(args)
+        kernel = self._kernel
+        if (
+            workspace is None
+            and compiled_artifact is not None
+            and (compiled_artifact._kernel is kernel)
+        ):
+            # What generated code calls: without a further frame of Python.
+            current = args.current() if args.is_unpacked else args
+            of_core = compiled_artifact.compiled_obj
+            kernel.run(current, of_core, stream, None, assume_supported_args)
+        elif compiled_artifact is None or getattr(args, "epilogue", None) is None:
             super().run(args, compiled_artifact, stream, workspace, assume_supported_args)
-            return
-        of_core = (compiled_artifact or self.compile(args)).compiled_obj
-        of_core.kernel_obj.run(args.current(), of_core, stream, None, assume_supported_args)
+        else:
+            of_core = compiled_artifact.compiled_obj
+            of_core.kernel_obj.run(args.current(), of_core, stream, None, assume_supported_args)
 
     supported_args_type: ClassVar[Any] = GemmArguments
     designed_for_min_cc: ClassVar[int] = 80
@@ -423,7 +435,7 @@ def _tile_of(of_core: KernelMetadata) -> tuple[int, ...]:
 def _fake_cc(args: Any) -> int | None:
     """The compute capability of the GPU of FakeTensors; None for other operands."""
     out = args.out.tensor
-    tensor = out._fake if out._tensor is None else out._tensor
+    tensor = out._fake if out._runtime_tensor is None else out._runtime_tensor
     if not is_torch_fake_tensor(tensor) or tensor.device.type != "cuda":
         return None
     return device_cc(tensor.device.index or 0)

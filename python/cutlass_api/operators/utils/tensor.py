@@ -1,6 +1,5 @@
 """Helpers for tensors and strides."""
 
-import weakref
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -45,53 +44,39 @@ class TensorWrapper:
         self._describe(_core.TensorWrapper(tensor, alignment_bytes))
 
     @classmethod
-    def of_core(cls, native: _core.TensorWrapper, owner: Any) -> "TensorWrapper":
-        """A wrapper of a tensor of the core. ``owner``: the arguments that it belongs to."""
+    def of_core(cls, native: _core.TensorWrapper) -> "TensorWrapper":
+        """A wrapper of a tensor of the core."""
         self = cls.__new__(cls)
         self._describe(native)
-        # Not the arguments themselves: a cycle would keep tensors until the garbage collection.
-        self._owner = weakref.ref(owner)
         return self
 
     def _describe(self, native: _core.TensorWrapper) -> None:
         tensor = native.compile_time_tensor
         self._fake = tensor if is_torch_fake_tensor(tensor) else None
-        self._tensor = None if self._fake is not None else tensor
+        self._runtime_tensor: Any = None if self._fake is not None else tensor
         self._alignment_bytes = native.alignment_bytes
         self._shape, self._stride = native.shape, native.stride
         self._element_type = native.element_type
-        self._owner: Any = None
         if is_torch_tensor(tensor):
             self._stride = tuple(tensor.stride())
+        elif 1 in self._shape:
+            self._stride = _with_unit_extents(self._shape, self._stride)
         if native.element_type.name == _PAIRS_OF_FOUR_BITS:
             self._shape, self._stride = _unpacked(self._shape, self._stride)
 
-    def detached(self, owner: Any) -> "TensorWrapper":
-        """A wrapper with the same description, without the tensor. ``owner``: as `of_core`."""
+    def detached(self) -> "TensorWrapper":
+        """A wrapper with the same description, without the tensor."""
         copied = type(self).__new__(type(self))
-        vars(copied).update(vars(self), _tensor=None, _fake=None, _owner=weakref.ref(owner))
+        vars(copied).update(vars(self), _runtime_tensor=None, _fake=None)
         return copied
-
-    @property
-    def _runtime_tensor(self) -> Any:
-        return self._tensor
-
-    @_runtime_tensor.setter
-    def _runtime_tensor(self, tensor: Any) -> None:
-        if tensor is self._tensor:
-            return
-        self._tensor = tensor
-        owner = self._owner and self._owner()
-        if owner is not None:
-            owner.forget()
 
     @property
     def runtime_tensor(self) -> Any:
         """The tensor. Raises ValueError for a FakeTensor and after the tensor was released."""
-        if self._tensor is None:
+        if self._runtime_tensor is None:
             what = "is a FakeTensor" if self._fake is not None else "was released"
             raise ValueError(f"the tensor {what} and has no memory; set _runtime_tensor")
-        return self._tensor
+        return self._runtime_tensor
 
     @property
     def compile_time_tensor(self) -> Any:
@@ -100,7 +85,8 @@ class TensorWrapper:
 
     def __cutlass_operand__(self) -> Any:
         """The tensor for the core. Raises ValueError after it was released."""
-        return self._tensor if self._tensor is not None else self.compile_time_tensor
+        tensor = self._runtime_tensor
+        return self.compile_time_tensor if tensor is None else tensor
 
     @property
     def dtype(self) -> Any:
@@ -119,13 +105,14 @@ class TensorWrapper:
 
     @property
     def stride(self) -> tuple[int, ...]:
-        """The strides in elements: those of torch, else 0 for dimensions of extent 1."""
+        """The strides in elements. Those of extent 1 are torch's, else as of contiguous rows."""
         return self._stride
 
     @property
     def data_ptr(self) -> int:
         """The address of the first element; 0 without memory."""
-        return 0 if self._tensor is None else _core.TensorWrapper(self._tensor).data_ptr
+        tensor = self._runtime_tensor
+        return 0 if tensor is None else _core.TensorWrapper(tensor).data_ptr
 
     @property
     def _data_ptr(self) -> int:
@@ -143,8 +130,13 @@ class TensorWrapper:
         return count
 
     def to(self, dtype: Any = None, device: Any = None) -> Any:
-        """The framework's copy in another dtype or on another device, ``"cuda"`` or ``"cpu"``."""
-        tensor = self.runtime_tensor
+        """The framework's copy in another dtype or on another device, ``"cuda"`` or ``"cpu"``.
+
+        Returns None without memory.
+        """
+        tensor = self._runtime_tensor
+        if tensor is None:
+            return None
         if not is_jax_array(tensor):
             return tensor.to(dtype=dtype, device=device)
         import jax
@@ -186,6 +178,16 @@ def fake_like(tensor: Any, device: str) -> Any:
 
     with FakeTensorMode():
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+
+def _with_unit_extents(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """Strides of which those of extent 1 span the dimension behind them; the core has 0."""
+    steps: list[int] = []
+    inner = 1
+    for extent, step in zip(reversed(shape), reversed(stride), strict=True):
+        steps.append(inner if extent == 1 else step)
+        inner = steps[-1] * extent
+    return tuple(reversed(steps))
 
 
 def _unpacked(
