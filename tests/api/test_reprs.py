@@ -266,6 +266,7 @@ SHOWN = {
 ELSEWHERE = {
     *("KernelOperand", "Weight", "CudaBenchmark", "TimedLaunches", "TuningBenchmark"),
     *("Linear", "Experts", "Conversion", "Loading", "Config"),  # tests/nn
+    "OpenGemmArguments",  # the base of a class of `operators`
 }
 TABLES = {"Comparison", "TuningResult"}
 

@@ -90,7 +90,7 @@ def test_an_assigned_accumulator_and_performance_are_searched_with():
     args.accumulator_type = torch.float16
     found = ops.get_operators(args, target_sm="90a")
     assert found
-    assert {str(each.metadata.operands.accumulator_type) for each in found} == {"float16"}
+    assert {str(each.metadata.operands.accumulator_type) for each in found} == {"Float16"}
     args = fake_arguments(dtype=torch.float8_e4m3fn)
     before = ops.get_operators(args, target_sm="90a")
     args.performance = ops.PerformanceControls(fast_sums=True)
@@ -166,7 +166,7 @@ def test_subclasses_with_constructors_of_their_own():
         (OwnGroups(a, b[None], out, torch.float32, offsets, extra=9), 9),
     ]
     for args, extra in made:
-        assert args.extra == extra and str(args.accumulator_type) == "float32"
+        assert args.extra == extra and str(args.accumulator_type) == "Float32"
         if isinstance(args.out, ops.Operand):
             torch.testing.assert_close(run(args), a @ b)
             assert pickled(args).extra == copy.copy(args).extra == extra
@@ -213,7 +213,7 @@ def test_operands_of_own_classes():
     foreign = Foreign(a)
     args = ops.GemmArguments(foreign, b, out, "float32")
     assert type(args.A) is Foreign and isinstance(args.A.data, TensorWrapper)
-    assert args.A.kind == torch.float16 and args.problem_size == (24, 16, 32, 1)
+    assert str(args.A.kind) == "Float16" and args.problem_size == (24, 16, 32, 1)
     assert foreign.data is a and ops.get_operators(args, target_sm="90a") == []
     with pytest.raises(TypeError, match="quantized of ScaledOperand is 3; pass a tensor"):
         ops.ScaledOperand(3, a, (1, 32), ops.ScaleSwizzleMode.SwizzleNone)
@@ -238,5 +238,5 @@ def test_fields_of_own_arguments_are_wrapped():
     assert [args.a, args.b, args.c, args.d] == dense and args.a is dense[0]
     assert all(isinstance(each.tensor, TensorWrapper) for each in dense)
     assert isinstance(args.e, TensorWrapper) and args.raw is tensor and args.none is None
-    assert args.n == "float16"
+    assert str(args.n) == "Float16"
     assert pickled(args).a.shape == copy.deepcopy(args).a.shape == (4, 4)

@@ -135,8 +135,8 @@ REFUSED = {
     ("80", torch.bfloat16): "target_sm is 80; the operator supports 90a",
     ("90", torch.bfloat16): "target_sm is 90; the operator supports 90a",
     ("100a", torch.bfloat16): "target_sm is 100a; the operator supports 90a",
-    ("90a", torch.float16): "A has dtype float16; the kernel requires bfloat16",
-    ("90a", torch.float64): "A has dtype float64; the kernel requires bfloat16",
+    ("90a", torch.float16): "A is not supported: .*dtype float16; .* requires bfloat16",
+    ("90a", torch.float64): "A is not supported: .*dtype float64; .* requires bfloat16",
     (None, torch.bfloat16): r"out is on cpu.*compile\(args, target_sm='90a'\)",
 }
 

@@ -28,6 +28,9 @@ class CompiledArtifact:
     def __post_init__(self) -> None:
         self._kernel = getattr(self.compiled_obj, "kernel_obj", None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.compiled_obj, self.operator_obj, self.compiled_for)
+
     @property
     def _nvgemm_reuse(self) -> Any:
         """The arguments, operator and lock with which PyTorch repeats a launch."""

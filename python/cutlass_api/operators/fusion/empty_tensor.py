@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from cutlass_api._core import DType
+from cutlass_api.operators.utils.dtype import to_cutlass_type
 from cutlass_api.operators.utils.layout import LayoutType
 from cutlass_api.operators.utils.tensor import TensorWrapper
 from cutlass_api.typing import NumericLike
@@ -53,11 +53,11 @@ class EmptyTensor:
             self.value = tensor
         if tensor is None:
             assert shape is not None
-            self.element = DType(element)
+            self.element = to_cutlass_type(element)
             self._shape = tuple(shape)
             self._stride = tuple(stride or _contiguous(self._shape, layout_tag))
         elif isinstance(tensor, (int, float)):
-            self.element, self._shape, self._stride = DType("float32"), (1,), (0,)
+            self.element, self._shape, self._stride = to_cutlass_type("float32"), (1,), (0,)
         else:
             wrapper = TensorWrapper(tensor)
             self.element = wrapper.dtype
