@@ -112,6 +112,10 @@ class ElementType:
     def name(self) -> str:
         """The canonical name, which torch, NumPy, `ml_dtypes` and JAX share."""
     @property
+    def dtype(self) -> DType:
+        """The type, which operands of it have, also if no kernel computes with it."""
+
+    @property
     def element_class(self) -> str:
         """What an element is: `"half"`, `"float8"`, `"integer8"`."""
     @property

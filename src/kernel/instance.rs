@@ -393,8 +393,8 @@ impl Kernel {
     }
 
     /// The addresses of the tensor cores' A and B and of the output, of the offsets of groups (0
-    /// without groups), and of the index of A's rows (0 without one). Only these values in a launch depend on the
-    /// operands' addresses.
+    /// without groups), and of the index of A's rows (0 without one). Only these values in a launch
+    /// depend on the operands' addresses.
     pub fn addresses_in(&self, problem: &Problem) -> Addresses {
         let views = problem.views();
         let mut addresses = [0, 1, 2, 3, 4].map(|at: usize| views.get(at).map_or(0, |of| of.data));

@@ -67,6 +67,12 @@ impl PyElement {
         self.0.name
     }
 
+    /// The type, which operands of it have, also if no kernel computes with it.
+    #[getter]
+    fn dtype(&self) -> PyDType {
+        PyDType(self.0.dtype)
+    }
+
     /// What an element is: `"half"`, `"float8"`, `"integer8"`.
     #[getter]
     fn element_class(&self) -> String {

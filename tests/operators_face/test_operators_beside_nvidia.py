@@ -137,8 +137,8 @@ def test_descriptions_are_pickled(fuses):
     assert described.operands == operator.metadata.operands
     assert described.operator_class is type(operator)
     again = described.operator_class(described)
-    assert again.own is operator.own and again.supports(fake_arguments(), "90a")
-    assert pickle.loads(pickle.dumps(operator)).own is operator.own
+    assert again.own == operator.own and again.supports(fake_arguments(), "90a")
+    assert pickle.loads(pickle.dumps(operator)).own == operator.own
 
 
 def test_targets_are_theirs():

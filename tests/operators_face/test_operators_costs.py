@@ -126,7 +126,6 @@ def test_arguments_and_run_as_generated_code_calls_them():
         for call in calls:
             # CPython specializes a function after some calls, and short launches become graphs
             for _ in range(50):
-                device.begin
                 call()
         device.begin(), device.end()
         for call in calls:

@@ -149,7 +149,7 @@ class Meta:
 def test_an_epilogue_of_tensors_without_memory() -> None:
     epilogue = Meta.epilogue()
     accumulated = epilogue.traced_epilogue.example_inputs["accum"]
-    assert accumulated.shape == (512, 256) and accumulated.element == "float32"
+    assert accumulated.shape == (512, 256) and str(accumulated.element) == "Float32"
     epilogue.trace(accumulated.shape, accumulated.element)
     described = metadata.EpilogueMetadata.from_args(epilogue)
     assert described.parameter_names == ["row", "D"] and "tanh" in described.epilogue

@@ -1,4 +1,4 @@
-//! The cost model: chip facts, what a family is told of a problem, and the model of tiles that
+//! The cost model: chip facts, the question that a family answers, and the model of tiles that
 //! several families share. Each family estimates the times of its kernels (`cost.rs` of its
 //! folder), and the ranking sorts kernels by the estimates.
 

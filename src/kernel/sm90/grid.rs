@@ -68,8 +68,8 @@ impl Sm90 {
     }
 
     /// The partial results of a reduction that the program stores: for each column, one per group
-    /// of rows that a warp's lanes hold at once; for each row, one per round of columns. (An epilogue
-    /// of a dual GEMM has no reductions.)
+    /// of rows that a warp's lanes hold at once; for each row, one per round of columns. (An
+    /// epilogue of a dual GEMM has no reductions.)
     pub(super) fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
         let covered = |at: usize, extent: i64| {
             (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]))

@@ -68,8 +68,9 @@ impl Sm90 {
     }
 
     /// Checks that the configuration also takes several matrices as the program's A (0) or B (1) at
-    /// `at`: 16-bit operands, these K-major, no packing, no loads by threads, no groups. A tile lies in one matrix, and the CTAs
-    /// that share it load equal slices, which one tensor map a matrix serves.
+    /// `at`: 16-bit operands, these K-major, no packing, no loads by threads, no groups. A tile
+    /// lies in one matrix, and the CTAs that share it load equal slices, which one tensor map a
+    /// matrix serves.
     pub fn check_joint(&self, types: Types, joint: &Joint, at: usize) -> Result<(), Unsupported> {
         let side = self.side_of(at);
         let [slice, shorter] = self.slices(side);

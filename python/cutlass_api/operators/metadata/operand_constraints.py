@@ -11,7 +11,7 @@ from typing import Any
 from cutlass_api import metadata
 from cutlass_api._core import Status
 from cutlass_api._faces import core_of
-from cutlass_api.operators.utils.dtype import shown_type
+from cutlass_api.operators.utils.dtype import of_core, shown_type
 from cutlass_api.typing import NumericLike
 
 
@@ -61,7 +61,7 @@ class DenseTensorConstraints(OperandConstraints):
     def __cutlass_operand__(self) -> metadata.DenseTensorAttributes:
         """The same requirements in the class of the core."""
         return metadata.DenseTensorAttributes(
-            self.dtype, self.stride, self.divisibility, self.ptr_alignment_bytes
+            of_core(self.dtype), self.stride, self.divisibility, self.ptr_alignment_bytes
         )
 
 

@@ -20,6 +20,15 @@ _CLASSES = {each.name: each.cutlass_name for each in ELEMENT_TYPES}
 _CLASSES |= {own: theirs for theirs, own in _NAMES.items()}
 
 
+#: The types of the core by name, also those that no kernel computes with.
+_DTYPES = {each.name: each.dtype for each in ELEMENT_TYPES}
+
+
+def of_core(dtype: Any) -> Any:
+    """The ``DType`` of a class of ``cutlass``. Other objects are returned."""
+    return _DTYPES.get(_NAMES.get(getattr(dtype, "__name__", ""), ""), dtype)
+
+
 def _name(dtype: Any) -> str:
     """The name of a framework's dtype for a class of ``cutlass`` or another element type."""
     name = _NAMES.get(getattr(dtype, "__name__", ""))
