@@ -16,12 +16,12 @@ from support.helpers import FLOAT8
 
 #: One of so many kernels of a sample is compiled, or executed by the emulator: all with
 #: TEST_KERNELS=all (`make test-kernels`), since NVRTC takes half a second of each.
-SPARSE = 1 if environ.get("TEST_KERNELS") == "all" else 32
+SPARSE = 1 if environ.get("TEST_KERNELS") == "all" else 48
 
 
 def some(cases: Iterable[Any]) -> list[Any]:
-    """Every third one of the cases, or all with all kernels."""
-    return list(cases)[:: 1 if SPARSE == 1 else 3]
+    """Every sixth one of the cases, or all with all kernels."""
+    return list(cases)[:: 1 if SPARSE == 1 else 6]
 
 
 def diagonals(rows: Iterable[Any], columns: Sequence[Any]) -> list[tuple[Any, Any]]:
