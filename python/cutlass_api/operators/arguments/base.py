@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from operator import is_
 from typing import Any, final, get_type_hints
 
 from cutlass_api import _core
@@ -103,9 +102,4 @@ def _annotations(holder: Any) -> dict[str, Any]:
     return get_type_hints(holder)
 
 
-def are_same(values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether two mappings have the same objects under the same names."""
-    return values.keys() == others.keys() and all(map(is_, values.values(), others.values()))
-
-
-__all__ = ["Operand", "PerformanceControls", "RuntimeArguments", "are_same", "convert_fields"]
+__all__ = ["Operand", "PerformanceControls", "RuntimeArguments", "convert_fields"]

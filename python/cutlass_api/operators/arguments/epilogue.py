@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cutlass_api import _core
 from cutlass_api._faces import core_of
-from cutlass_api.operators.arguments.base import are_same
 from cutlass_api.operators.fusion.generated import translate
 from cutlass_api.operators.utils.tensor import TensorWrapper, is_torch_tensor, without_memory
 from cutlass_api.typing import TensorLike
@@ -157,7 +157,7 @@ class EpilogueArguments:
         """The epilogue of the core. Raises ValueError if a tensor was released."""
         values = {name: without_memory(core_of(value)) for name, value in self.tensors.items()}
         values["epilogue_fn"] = function = self.epilogue_fn
-        if self._made is None or not are_same(self._made[0], values):
+        if self._made is None or not _are_same(self._made[0], values):
             source = translate(function) if isinstance(function, str) else function
             operands = {name: values[name] for name in self.tensors}
             self._made = values, _core.EpilogueArguments(source, **operands)
@@ -300,6 +300,11 @@ def _detached(tensors: Mapping[str, Any]) -> dict[str, Any]:
         name: value.detached() if isinstance(value, TensorWrapper) else value
         for name, value in tensors.items()
     }
+
+
+def _are_same(values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether two mappings have the same objects under the same names."""
+    return values.keys() == others.keys() and all(map(is_, values.values(), others.values()))
 
 
 __all__ = [

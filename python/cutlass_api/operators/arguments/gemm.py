@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from cutlass_api import _core
@@ -11,7 +12,6 @@ from cutlass_api.operators.arguments.base import (
     Operand,
     PerformanceControls,
     RuntimeArguments,
-    are_same,
 )
 from cutlass_api.operators.arguments.epilogue import (
     EpilogueArguments,
@@ -102,7 +102,7 @@ class CoreArguments(RuntimeArguments):
     _operands: ClassVar[tuple[str, ...]] = ("A", "B", "out")
     _new: ClassVar[Any]
     #: The values that arguments of the core were made of, and these arguments.
-    _made: tuple[dict[str, Any], _core.RuntimeArguments] | None = None
+    _made: tuple[tuple[Any, ...], _core.RuntimeArguments] | None = None
     #: Whether `_made` is kept for the next call.
     _is_kept = True
 
@@ -150,19 +150,24 @@ class CoreArguments(RuntimeArguments):
             if not is_generated(self._class.epilogue.__get__(self)):
                 return self
             self.unpack()
-        values = {name: core_of(getattr(self, name)) for name in self._operands}
-        if any(value is None for value in values.values()):
-            return self
-        values |= {name: getattr(self, name) for name in ("accumulator_type", "performance")}
-        epilogue = self.epilogue
-        values["epilogue"] = epilogue.current() if hasattr(epilogue, "current") else epilogue
-        if (prologue := getattr(self, "prologue", None)) is not None:
-            values["prologue"] = prologue
-        if self._made is not None and are_same(self._made[0], values):
+        own = self.__dict__
+        epilogue, prologue = own["epilogue"], own.get("prologue")
+        epilogue = epilogue.current() if hasattr(epilogue, "current") else epilogue
+        operands = [core_of(own[name]) for name in self._operands]
+        values = (*operands, own["accumulator_type"], epilogue, own["performance"], prologue)
+        if self._made is not None and all(map(is_, self._made[0], values)):
             return self._made[1]
-        made: _core.RuntimeArguments = self._class(**values)
+        if any(operand is None for operand in operands):
+            return self
+        made: _core.RuntimeArguments = self._class(
+            **dict(zip(self._operands, operands, strict=True)),
+            accumulator_type=own["accumulator_type"],
+            epilogue=epilogue,
+            performance=own["performance"],
+            **({} if prologue is None else {"prologue": prologue}),
+        )
         if self._is_kept:
-            self.__dict__["_made"] = values, made
+            own["_made"] = values, made
         return made
 
     def detached(self) -> "Self":
