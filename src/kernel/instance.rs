@@ -295,7 +295,13 @@ impl Kernel {
     /// [`Family::check_range`]. `of_program`: the problem in the program's frame.
     #[inline]
     pub(super) fn check_range(&self, of_program: &Problem) -> Result<(), Unsupported> {
-        self.design.family().check_range(of_program).map_err(|reason| reason.in_frame(self.frame))
+        self.design.family().check_range(of_program).map_err(|reason| match reason {
+            Unsupported::TooMany { dimension: "M", extent, limit } => {
+                let [dimension, _] = self.frame.pair(["M", "N"]);
+                Unsupported::TooMany { dimension, extent, limit }
+            }
+            other => other,
+        })
     }
 
     /// [`Family::check_extents`]. `of_program`: the problem in the program's frame.

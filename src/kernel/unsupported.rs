@@ -2,7 +2,6 @@
 
 use thiserror::Error;
 
-use super::frame::Frame;
 use crate::operand::{DType, DeviceId};
 
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -69,17 +68,4 @@ pub enum Unsupported {
     Rank { name: &'static str, rank: usize, shape: Vec<i64>, expected: usize },
     #[error("offsets has {offsets} entries for {groups} groups; pass the end row of each group")]
     Offsets { offsets: i64, groups: i64 },
-}
-
-impl Unsupported {
-    /// A reason that a family states in its program's frame, in the user's.
-    pub fn in_frame(self, frame: Frame) -> Unsupported {
-        match self {
-            Unsupported::TooMany { dimension: "M", extent, limit } => {
-                let [dimension, _] = frame.pair(["M", "N"]);
-                Unsupported::TooMany { dimension, extent, limit }
-            }
-            other => other,
-        }
-    }
 }

@@ -134,6 +134,10 @@ const FITTED_ELEMENT_OVERHEAD: f64 = 0.3e-6;
 /// Seconds to store an element of the tile. The output's rows are mostly unaligned, too.
 const FITTED_ELEMENT_STORE: f64 = 0.22e-9;
 
+/// Measured on an H200 (bfloat16, a matrix added and relu; 128x128 and 128x256): further seconds to
+/// store an element of the tile if an epilogue computes.
+const EPILOGUE_STORE: f64 = 0.33e-9;
+
 pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     // On Hopper, float8 and mixed products belong to sm90. Those of sm80 rank last there.
     let of_sm90 = matches!(types.class(), ProductClass::Float8 | ProductClass::Mixed);
@@ -163,6 +167,7 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
             FITTED_ELEMENT_STORE * m * n,
         ),
     };
+    let epilogue = if query.fusion_takes_time { EPILOGUE_STORE * m * n } else { 0.0 };
     let tile = Tile {
         extents: config.tile,
         groups: config.groups,
@@ -173,7 +178,7 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
         memory_rate,
         block_latency,
         overhead,
-        store,
+        store: store + epilogue,
     };
     tiled::estimate(&tile, types, query)
 }

@@ -4,7 +4,7 @@
 //! configurations by how tiles fill the chip and how often B is read. Fitted on an H100
 //! (docs/design/ranking.md).
 
-use super::with_conversion;
+use super::conversion::with_conversion;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::sm90::{Schedule, Sm90};
 use crate::kernel::types::{ProductClass, Types};
