@@ -352,8 +352,9 @@ class GemmArguments(RuntimeArguments):
 
 class OpenGemmArguments(GemmArguments):
     """`GemmArguments` whose attributes a subclass written in Python sets. Its constructor calls
-    the method `__cutlass_init__` with the parameters, if the core has no counterpart of an operand
-    or an object with `__cutlass_operand__` stands for an operand or the epilogue.
+    the method `__cutlass_init__` with the parameters, if the core has no counterpart of an operand,
+    an object with `__cutlass_operand__` stands for an operand or the epilogue, the core does not
+    know the class of the epilogue, or `performance` is not None.
     """
 
     def __new__(

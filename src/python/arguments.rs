@@ -268,8 +268,9 @@ impl GemmArguments {
 }
 
 /// `GemmArguments` whose attributes a subclass written in Python sets. Its constructor calls the
-/// method `__cutlass_init__` with the parameters, if the core has no counterpart of an operand or
-/// an object with `__cutlass_operand__` stands for an operand or the epilogue.
+/// method `__cutlass_init__` with the parameters, if the core has no counterpart of an operand, an
+/// object with `__cutlass_operand__` stands for an operand or the epilogue, the core does not know
+/// the class of the epilogue, or `performance` is not None.
 #[pyclass(module = "cutlass_api.arguments", extends = GemmArguments, subclass, frozen)]
 pub struct OpenGemmArguments;
 
@@ -302,7 +303,10 @@ impl OpenGemmArguments {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        if native_part(slf).is_some_and(|native| !native.has_stand_ins) {
+        let base: &RuntimeArguments = slf.as_super().as_super().get();
+        if base.native.as_ref().is_some_and(|native| !native.has_stand_ins)
+            && base.performance.is_none()
+        {
             return Ok(());
         }
         slf.call_method(intern!(slf.py(), "__cutlass_init__"), args, kwargs)?;

@@ -34,7 +34,8 @@ pub struct NativeArguments {
     pub fused: Option<Box<(Py<EpilogueArguments>, BoundEpilogue)>>,
     /// The operands with scales.
     pub scaled: Option<Box<ScaledOperands>>,
-    /// Whether an object with `__cutlass_operand__` stands for an operand or the epilogue.
+    /// Whether an object with `__cutlass_operand__` stands for an operand or the epilogue, or the
+    /// core does not know the class of the epilogue.
     pub has_stand_ins: bool,
     /// The matrices B of a joint GEMM, as the user passed them.
     pub matrices: Option<Py<PyAny>>,
@@ -193,6 +194,8 @@ impl NativeArguments {
         let convert = epilogue.bind(py).getattr_opt(intern!(py, "__cutlass_operand__"))?;
         if let Some(convert) = convert {
             self.epilogue = Some(convert.call0()?.unbind());
+            self.has_stand_ins = true;
+        } else if !epilogue.bind(py).is_instance_of::<EpilogueArguments>() {
             self.has_stand_ins = true;
         }
         Ok(())

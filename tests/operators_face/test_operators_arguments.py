@@ -278,6 +278,20 @@ def test_groups_that_are_refused():
             ops.IndexPtrGroupedGemmArguments(a, b, result, "float32", three, along)
 
 
+def test_an_assigned_dimension_of_groups_is_checked():
+    args = grouped("m")
+    for wrong, error in (("n", NotImplementedError), ("x", ValueError)):
+        with pytest.raises(error, match="offsets_along"):
+            args.offsets_along = wrong
+    assert args.offsets_along == "m" and ops.get_operators(args)
+    args.offsets_along = "k"
+    with pytest.raises(ValueError, match="offsets_along='k' takes rank 2"):
+        ops.get_operators(args)
+    other = grouped("k")
+    args.A, args.B, args.out = other.A, other.B, other.out
+    assert ops.get_operators(args)[0].metadata.operands.offsets_along == "k"
+
+
 def test_the_deprecated_class_warns():
     a, offsets = torch.zeros(8, 8), torch.tensor([8], dtype=torch.int32)
     with pytest.warns(DeprecationWarning, match="IndexPtrGroupedGemmArguments"):

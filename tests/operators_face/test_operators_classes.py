@@ -2,8 +2,9 @@
 
 import copy
 import pickle
+import re
 from dataclasses import dataclass, fields, replace
-from typing import Optional
+from typing import ClassVar, Optional
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def test_assigned_attributes_are_used():
     args.epilogue.tensors["s"] = 3.0
     torch.testing.assert_close(run(args), 3 * (a @ b))
     args.epilogue.epilogue_fn = SCALED.replace("s *", "s * s *")
-    torch.testing.assert_close(run(args), 9 * (a @ b))
+    torch.testing.assert_close(run(args), 9 * (a @ b), rtol=1e-5, atol=1e-4)
     args.epilogue = None
     torch.testing.assert_close(run(args, artifact), a @ b)
     args.A = a + 1
@@ -176,6 +177,65 @@ def test_subclasses_with_constructors_of_their_own():
         Generated(a, b, torch.empty(3, 3), torch.float32, None)
     with pytest.raises(TypeError, match="'epilogue'"):
         Generated(a, b, out, torch.float32)
+
+
+class Checked(ops.GemmArguments):
+    def _validate(self):
+        super()._validate()
+        if self.A.shape[0] % 2:
+            raise ValueError(f"{self.A.shape[0]} rows are odd")
+
+
+class Bare(ops.GemmArguments):
+    def __init__(self, A, B, out):
+        self.A, self.B, self.out, self.accumulator_type = A, B, out, torch.float32
+
+
+def test_subclasses_check_themselves_and_need_no_epilogue():
+    _, (a, b, out) = real_arguments()
+    torch.testing.assert_close(run(Checked(a, b, out, "float32")), a @ b)
+    with pytest.raises(ValueError, match="23 rows are odd"):
+        Checked(a[1:], b, out[1:], "float32")
+    args = Bare(a, b, out)
+    assert args.epilogue is None and args.performance is None
+    ops.get_operators(args)[0].run(args)
+    torch.testing.assert_close(out, a @ b)
+
+
+class Subclass(ops.GemmArguments):
+    pass
+
+
+@pytest.mark.parametrize("name", ["epilogue", "performance"])
+@pytest.mark.parametrize("wrong", [len, 5, "x", {}], ids=repr)
+def test_wrong_epilogues_and_performance_are_named(name, wrong):
+    remedy = {"epilogue": r"EpilogueArguments\(fn, ", "performance": r"PerformanceControls\("}[name]
+    message = f"{name} is {re.escape(repr(wrong))}; pass {remedy}"
+    _, (a, b, out) = real_arguments()
+    offsets = torch.tensor([24], dtype=torch.int32)
+    for kind, *tensors in (
+        (ops.GemmArguments, a, b, out, "float32"),
+        (Subclass, a, b, out, "float32"),
+        (ops.IndexPtrGroupedGemmArguments, a, b[None], out, "float32", offsets, "m"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            kind(*tensors, **{name: wrong})
+        args = kind(*tensors)
+        with pytest.raises(TypeError, match=message):
+            setattr(args, name, wrong)
+        assert getattr(args, name) is None and ops.get_operators(args)
+
+
+class Fusion:
+    """An epilogue of a class that the package does not know."""
+
+    epilogue_fn = len
+    tensors: ClassVar = {}
+
+
+def test_an_epilogue_of_another_class_is_accepted():
+    args, _ = real_arguments(epilogue=Fusion())
+    assert type(args.epilogue) is Fusion and ops.get_operators(args) == []
 
 
 @dataclass

@@ -45,6 +45,12 @@ class PerformanceControls:
     free_multiprocessors: int = 0
 
 
+def check_performance(performance: Any) -> None:
+    """Raises TypeError for what are no performance controls."""
+    if performance is not None and not hasattr(performance, "fast_sums"):
+        raise TypeError(f"performance is {performance!r}; pass PerformanceControls(), or None")
+
+
 @dataclass
 class RuntimeArguments(_core.RuntimeArguments):
     """The base of arguments. They accept new attributes.
@@ -61,6 +67,9 @@ class RuntimeArguments(_core.RuntimeArguments):
 
     #: Whether the attributes say what the arguments are, and not the core.
     is_unpacked = False
+
+    def _validate(self) -> None:
+        """The checks of a subclass of the arguments of a GEMM, behind those of the constructor."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
@@ -102,4 +111,10 @@ def _annotations(holder: Any) -> dict[str, Any]:
     return get_type_hints(holder)
 
 
-__all__ = ["Operand", "PerformanceControls", "RuntimeArguments", "convert_fields"]
+__all__ = [
+    "Operand",
+    "PerformanceControls",
+    "RuntimeArguments",
+    "check_performance",
+    "convert_fields",
+]

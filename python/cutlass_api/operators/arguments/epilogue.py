@@ -157,11 +157,12 @@ class EpilogueArguments:
         """The epilogue of the core. Raises ValueError if a tensor was released."""
         values = {name: without_memory(core_of(value)) for name, value in self.tensors.items()}
         values["epilogue_fn"] = function = self.epilogue_fn
-        if self._made is None or not _are_same(self._made[0], values):
+        made = self._made
+        if made is None or not _are_same(made[0], values):
             source = translate(function) if isinstance(function, str) else function
-            operands = {name: values[name] for name in self.tensors}
-            self._made = values, _core.EpilogueArguments(source, **operands)
-        return self._made[1]
+            operands = {name: values[name] for name in values if name != "epilogue_fn"}
+            self._made = made = values, _core.EpilogueArguments(source, **operands)
+        return made[1]
 
     __cutlass_operand__ = current
 
@@ -273,6 +274,15 @@ def owned_epilogue(epilogue: Any) -> Any:
     return GeneratedEpilogue.of(epilogue) if is_generated(epilogue) else epilogue
 
 
+def check_epilogue(epilogue: Any) -> None:
+    """Raises TypeError for what is no epilogue: an object of any class with ``epilogue_fn``."""
+    if epilogue is not None and not hasattr(epilogue, "epilogue_fn"):
+        raise TypeError(
+            f"epilogue is {epilogue!r}; pass EpilogueArguments(fn, ...) with the function or its "
+            "source, and its operands as keywords"
+        )
+
+
 def is_generated(epilogue: Any) -> bool:
     """Whether an epilogue is source in an object of a class that this package does not know."""
     if isinstance(epilogue, (EpilogueArguments, _core.EpilogueArguments)):
@@ -313,6 +323,7 @@ __all__ = [
     "Load",
     "Store",
     "Transport",
+    "check_epilogue",
     "is_generated",
     "owned_epilogue",
 ]

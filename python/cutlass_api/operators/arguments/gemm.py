@@ -12,11 +12,12 @@ from cutlass_api.operators.arguments.base import (
     Operand,
     PerformanceControls,
     RuntimeArguments,
+    check_performance,
 )
 from cutlass_api.operators.arguments.epilogue import (
     EpilogueArguments,
     GeneratedEpilogue,
-    is_generated,
+    check_epilogue,
     owned_epilogue,
 )
 from cutlass_api.operators.arguments.operand import (
@@ -66,6 +67,18 @@ class EpilogueField(ArgumentField):
             return None
         return super().__get__(args, owner)
 
+    def __set__(self, args: Any, value: Any) -> None:
+        check_epilogue(value)
+        super().__set__(args, value)
+
+
+class PerformanceField(ArgumentField):
+    """The performance controls, of which the class is checked."""
+
+    def __set__(self, args: Any, value: Any) -> None:
+        check_performance(value)
+        super().__set__(args, value)
+
 
 class AccumulatorField(ArgumentField):
     """The accumulator type, read as a class of ``cutlass``, which is imported then."""
@@ -82,6 +95,7 @@ def with_fields(arguments: Arguments) -> Arguments:
         if hasattr(of_core, name):
             setattr(arguments, name, ArgumentField(name))
     arguments.accumulator_type = AccumulatorField("accumulator_type")
+    arguments.performance = PerformanceField("performance")
     arguments.epilogue = EpilogueField(of_core.epilogue)
     return arguments
 
@@ -97,6 +111,7 @@ class CoreArguments(RuntimeArguments):
 
     accumulator_type: Any
     epilogue: Any
+    performance: Any
     #: The class of the core, its operands, and the constructor of the base.
     _class: ClassVar[Any]
     _operands: ClassVar[tuple[str, ...]] = ("A", "B", "out")
@@ -121,8 +136,11 @@ class CoreArguments(RuntimeArguments):
     def __post_init__(self) -> None:
         """Converts the attributes. Raises as the constructor of the core."""
         super().__post_init__()
+        check_performance(self.performance)
+        check_epilogue(self.epilogue)
         self.epilogue = owned_epilogue(self.epilogue)
         self.current()
+        self._validate()
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.unpack()
@@ -133,12 +151,14 @@ class CoreArguments(RuntimeArguments):
         """Makes the attributes of the core's arguments, unless they are made."""
         if self.is_unpacked:
             return
-        own = self.__dict__
-        own["is_unpacked"] = True
+        made = {"epilogue": owned_epilogue(self._class.epilogue.__get__(self))}
         for name in ("accumulator_type", "performance", "prologue", *self._operands):
             read = getattr(self._class, name, None)
-            own[name] = read and operand_of_core(read.__get__(self))
-        own["epilogue"] = owned_epilogue(self._class.epilogue.__get__(self))
+            made[name] = read and operand_of_core(read.__get__(self))
+        own = self.__dict__
+        for name, value in made.items():
+            own.setdefault(name, value)  # Another thread may have made it, and a client changed it.
+        own["is_unpacked"] = True
 
     def current(self) -> _core.RuntimeArguments:
         """The core's arguments for the attributes. These, if an operand has no counterpart there.
@@ -147,16 +167,15 @@ class CoreArguments(RuntimeArguments):
         another class. Raises ValueError if a tensor of an operand has been set to None.
         """
         if not self.is_unpacked:
-            if not is_generated(self._class.epilogue.__get__(self)):
-                return self
-            self.unpack()
+            return self
         own = self.__dict__
         epilogue, prologue = own["epilogue"], own.get("prologue")
         epilogue = epilogue.current() if hasattr(epilogue, "current") else epilogue
         operands = [core_of(own[name]) for name in self._operands]
         values = (*operands, own["accumulator_type"], epilogue, own["performance"], prologue)
-        if self._made is not None and all(map(is_, self._made[0], values)):
-            return self._made[1]
+        known = self._made
+        if known is not None and all(map(is_, known[0], values)):
+            return known[1]
         if any(operand is None for operand in operands):
             return self
         made: _core.RuntimeArguments = self._class(
@@ -209,7 +228,7 @@ def _unread(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Arguments that the core has not read: ``__init__`` sets their attributes."""
     required = (*cls._operands, "accumulator_type")
     self = cls._new(cls, **dict.fromkeys(required, ...))
-    self.__dict__["is_unpacked"] = True
+    self.__dict__.update(is_unpacked=True, epilogue=None, performance=None)
     return self
 
 
@@ -254,7 +273,7 @@ class GemmArguments(_core.OpenGemmArguments, CoreArguments):
         performance: PerformanceControls | None = None,
         prologue: Any = None,
     ) -> None:
-        """The constructor if an :class:`Operand` or an epilogue of this interface is passed."""
+        """The constructor if an :class:`Operand`, an epilogue or performance is passed."""
         parameters = {"performance": performance, "prologue": prologue, "epilogue": epilogue}
         self.initialize(A=A, B=B, out=out, accumulator_type=accumulator_type, **parameters)
 

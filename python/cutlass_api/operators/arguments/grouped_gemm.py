@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cutlass_api import _core
 from cutlass_api.operators._unserved import refuse
-from cutlass_api.operators.arguments.base import Operand, PerformanceControls
-from cutlass_api.operators.arguments.epilogue import EpilogueArguments
+from cutlass_api.operators.arguments.base import (
+    Operand,
+    PerformanceControls,
+    check_performance,
+)
+from cutlass_api.operators.arguments.epilogue import (
+    EpilogueArguments,
+    check_epilogue,
+    is_generated,
+)
 from cutlass_api.operators.arguments.gemm import CoreArguments, with_fields
 from cutlass_api.operators.typing import NumericLike, TensorLike
 
@@ -28,6 +36,15 @@ class IndexPtrGroupedGemmProblemSize(NamedTuple):
     G: int
     offsets: tuple[int, ...]
     offsets_along: Literal["m", "n", "k"]
+
+
+class AlongField:
+    """The dimension that the groups divide. Assignments are checked, reads need no descriptor."""
+
+    def __set__(self, args: Any, value: str) -> None:
+        _check_along(value)
+        args.unpack()
+        args.__dict__["offsets_along"] = value
 
 
 #: The rank of B, and of out, by the dimension that the groups divide.
@@ -77,7 +94,7 @@ class IndexPtrGroupedGemmArguments(_core.GroupedGemmArguments, CoreArguments):
         new: Any = super().__new__
         self = new(cls, *tensors, epilogue, performance)
         _check_groups(self, offsets_along)
-        self.offsets_along = offsets_along
+        self.__dict__["offsets_along"] = offsets_along
         made: Self = self
         return made
 
@@ -93,8 +110,11 @@ class IndexPtrGroupedGemmArguments(_core.GroupedGemmArguments, CoreArguments):
         *,
         performance: PerformanceControls | None = None,
     ) -> None:
+        check_epilogue(epilogue)
+        check_performance(performance)
         values = {"A": A, "B": B, "out": out, "offsets": offsets, "epilogue": epilogue}
-        if self.is_unpacked or any(map(_stands_in, values.values())):
+        has_own = is_generated(epilogue) or any(map(_stands_in, values.values()))
+        if self.is_unpacked or has_own:
             self.initialize(
                 **values,
                 accumulator_type=accumulator_type,
@@ -105,7 +125,16 @@ class IndexPtrGroupedGemmArguments(_core.GroupedGemmArguments, CoreArguments):
     def __post_init__(self) -> None:
         _check_along(self.offsets_along)
         super().__post_init__()
-        _check_groups(self.current(), self.offsets_along)
+
+    def current(self) -> _core.RuntimeArguments:
+        """As :meth:`CoreArguments.current`. Raises ValueError as the constructor."""
+        made = super().current()
+        if self.is_unpacked:
+            _check_groups(made, self.offsets_along)
+        return made
+
+
+IndexPtrGroupedGemmArguments.offsets_along = AlongField()  # type: ignore[assignment]
 
 
 def _stands_in(value: Any) -> bool:
