@@ -394,8 +394,9 @@ def test_providers_have_classes_of_their_own():
     try:
         assert found(First) == ["Later"] * 2 + ["Add"] * 2 and found(Second) == ["Add"] * 2
         ones = [torch.ones(4)] * 3
-        assert found(First, args=OtherArguments(ones[0])) == ["Later"]
+        assert found(First, args=OtherArguments(ones[0])) == ["Later"] * 2
         assert found(First, None, args=AddArguments(*ones)) == found(Second, args=Wider(*ones))
+        assert len(ops.get_operators(OtherArguments(ones[0]), providers=[First])) == 1
         assert found(First, target_sm="80") == ["Add"] * 2
         assert found(First, lambda described: "64" in described.operator_name) == ["Later", "Add"]
         args, _ = real_arguments()

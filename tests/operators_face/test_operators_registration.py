@@ -33,6 +33,9 @@ OPERATORS = """
     class GemmArguments:
         pass
 
+    class IndexPtrGroupedGemmArguments:
+        pass
+
     had_own = "cutlass_api" in sys.modules
 """
 METADATA = """

@@ -163,7 +163,7 @@ def test_fake_tensors_are_compiled_for_their_gpu() -> None:
     wrapped = [ops.utils.tensor.without_memory(tensor) for tensor in (*fakes, out)]
     args = ops.GemmArguments(*wrapped, accumulator_type=torch.float32)
     with mock.patch(
-        "cutlass_api.operators.providers.kernels.device_cc", side_effect=[80, 90]
+        "cutlass_api.operators.providers.checks.device_cc", side_effect=[80, 90]
     ) as asked:
         with pytest.raises(ValueError, match="does not run on compute capability 80"):
             operator.compile(args)

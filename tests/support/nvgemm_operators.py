@@ -104,7 +104,7 @@ def run_operators(lowered: Lowered, inputs: Any) -> tuple[list[torch.Tensor], li
 @contextmanager
 def capability_of_hopper() -> Iterator[None]:
     """The compute capability of the GPU that FakeTensors are on."""
-    with mock.patch("cutlass_api.operators.providers.kernels.device_cc", lambda _: 90):
+    with mock.patch("cutlass_api.operators.providers.checks.device_cc", lambda _: 90):
         yield
 
 

@@ -162,18 +162,22 @@ def _parse(text: str) -> tuple[int, ArchPortability]:
         ) from None
 
 
+class UnservedTargetError(NotImplementedError):
+    """No kernel of this package runs on a target."""
+
+
 @lru_cache(64)
 def served_cc(target: TargetSm) -> int:
     """The compute capability of a target, for the functions of the core.
 
-    Raises NotImplementedError if no kernel runs on it.
+    Raises UnservedTargetError if no kernel runs on it.
     """
     if _core.get_kernels(None, None, target.cc):
         return target.cc
-    raise NotImplementedError(
+    raise UnservedTargetError(
         f"target_sm is {target}, which no operator of this package supports; the nearest targets "
         "are '80' and '90a'"
     )
 
 
-__all__ = ["ArchPortability", "TargetSm"]
+__all__ = ["ArchPortability", "TargetSm", "UnservedTargetError", "served_cc"]

@@ -77,8 +77,8 @@ class Operator(ABC):
         stream: Any = None,
         workspace: Any = None,
         assume_supported_args: bool = False,
-    ) -> None:
-        """Runs the operator on arguments. Subclasses define ``_run``.
+    ) -> Any:
+        """Runs the operator on arguments. Returns what ``_run`` of a subclass returns.
 
         - ``compiled_artifact``: from :meth:`compile`; None compiles.
         - ``stream``: a ``torch.cuda.Stream``, a ``CUstream``, an integer handle; None: the current
@@ -93,7 +93,7 @@ class Operator(ABC):
         if not assume_supported_args and not (status := self.supports(args)):
             raise unsupported(status)
         artifact = compiled_artifact or self.compile(args)
-        self._run(args, artifact, stream or _null_stream(), workspace)
+        return self._run(args, artifact, stream or _null_stream(), workspace)
 
     @final
     def get_workspace_size(self, args: "RuntimeArguments") -> AllocationRequirement:
@@ -143,7 +143,7 @@ class Operator(ABC):
         compiled_artifact: "CompiledArtifact",
         stream: Any,
         workspace: Any = None,
-    ) -> None:
+    ) -> Any:
         """Launches a compiled operator on arguments that it serves."""
 
     @classmethod

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
-from cutlass_api.operators.arch import TargetSm
+from cutlass_api.operators.arch import TargetSm, UnservedTargetError
 from cutlass_api.operators.arguments import RuntimeArguments
 from cutlass_api.operators.base import Operator
 from cutlass_api.operators.metadata import OperatorMetadata
-from cutlass_api.operators.providers import available_providers
+from cutlass_api.operators.providers import CuTeDSLProvider, available_providers
+from cutlass_api.operators.providers.provider import checked_operators
 
 
 class Manifest:
@@ -30,11 +31,13 @@ class Manifest:
         chosen = available_providers.values() if providers is None else providers
         found, unserved = [], None
         for provider in chosen:
+            generate = provider.generate_operators
             try:
-                operators = provider.generate_operators(
-                    metadata_filter, epilogue_args=epilogue, target_sm=target, args=args
-                )
-            except NotImplementedError as error:  # another provider may serve the target
+                if provider is CuTeDSLProvider:  # checks its operators without their metadata
+                    operators = generate(metadata_filter, epilogue, target, args)
+                else:
+                    operators = checked_operators(generate, metadata_filter, epilogue, target, args)
+            except UnservedTargetError as error:  # another provider may serve the target
                 unserved = error
             else:
                 found.append(operators)

@@ -11,6 +11,7 @@ from cutlass_api.operators.arch import TargetSm, served_cc
 from cutlass_api.operators.export.arguments import REFUSALS, converted, taken
 from cutlass_api.operators.export.metadata import described, status
 from cutlass_api.operators.providers import kernels
+from cutlass_api.operators.providers.checks import refuse_groups
 from cutlass_api.utils import device_cc
 
 #: The first compute capability with instructions that no kernel of this package uses.
@@ -131,7 +132,7 @@ class KernelOperator(nvidia.Operator):
         return nvidia.Status.fail(f"the kernel does not serve the arguments on {target_sm}")
 
     def _compile(self, args: Any, target_sm: Any = None) -> Any:
-        kernels.refuse_groups(args)
+        refuse_groups(args)
         artifact = self.own._compile(converted(args).own, _own_target(target_sm))
         compiled_for = artifact.compiled_for
         return nvidia.CompiledArtifact(
@@ -172,7 +173,7 @@ def _exported_class(own: type[kernels.KernelOperator]) -> Any:
     attributes = {
         "__module__": __name__,
         "__doc__": own.__doc__,
-        "supported_args_type": nvidia.GemmArguments,
+        "supported_args_type": getattr(nvidia, own.supported_args_type.__name__),
         "designed_for_min_cc": own.designed_for_min_cc,
     }
     return RutlassProvider.register(type(own.__name__, (KernelOperator,), attributes))

@@ -3,58 +3,28 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from threading import Lock
 from typing import Any, ClassVar
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, Status
-from cutlass_api.metadata import (
-    ElementwiseOperandsMetadata,
-    GemmOperandsMetadata,
-    KernelMetadata,
-)
+from cutlass_api.metadata import GroupedGemmOperandsMetadata, KernelMetadata
 from cutlass_api.operators.arch import ArchPortability, TargetSm, served_cc
 from cutlass_api.operators.arguments import RuntimeArguments
 from cutlass_api.operators.arguments.gemm import CoreArguments, GemmArguments
+from cutlass_api.operators.arguments.grouped_gemm import IndexPtrGroupedGemmArguments
 from cutlass_api.operators.artifact import CompiledArtifact
 from cutlass_api.operators.base import Operator, unsupported
 from cutlass_api.operators.metadata import OperatorMetadata
 from cutlass_api.operators.metadata.design.kernel import design_of_core
 from cutlass_api.operators.metadata.operands.kernel import operands_of_core
 from cutlass_api.operators.mma import AmpereMma, HopperWgmma, MmaInstruction
-from cutlass_api.operators.providers.provider import Provider, register_provider
+from cutlass_api.operators.providers import checks
 from cutlass_api.operators.workspace import AllocationRequirement, Workspace
-from cutlass_api.utils import device_cc, is_torch_fake_tensor
 
 #: The address of workspace is a multiple of this (`check_workspace` of the core).
 _WORKSPACE_ALIGNMENT_BYTES = 16
-
-
-@register_provider("cutedsl")
-class CuTeDSLProvider(Provider):
-    """The kernels of this package, under the name of the original's provider.
-
-    They are CUDA C++ that NVRTC compiles, and need no DSL. Classes of one's own can be registered
-    here, too.
-    """
-
-    @classmethod
-    def generate_operators(
-        cls,
-        metadata_filter: Callable[[OperatorMetadata], bool] | None = None,
-        epilogue_args: Any = None,
-        target_sm: TargetSm | str | None = None,
-        args: RuntimeArguments | None = None,
-    ) -> list[Operator]:
-        """The kernels, ranked by estimated time, and then the operators of registered classes.
-
-        With ``args`` on the CPU and no target: the operators of the CPU.
-
-        Raises NotImplementedError for a target that no kernel runs on.
-        """
-        found = find_operators(metadata_filter, TargetSm.ensure(target_sm), args)
-        if cls._classes:
-            found += super().generate_operators(metadata_filter, epilogue_args, target_sm, args)
-        return found
+_METADATA_LOCK = Lock()
 
 
 class KernelOperator(Operator):
@@ -96,9 +66,11 @@ class KernelOperator(Operator):
     def metadata(self) -> OperatorMetadata:
         """The description of the operator."""
         if self._metadata is None:
-            # A client may change the metadata, so the next search makes another operator.
-            _OPERATORS.pop(self._kernel, None)
-            self._metadata = self._describe()
+            with _METADATA_LOCK:
+                if self._metadata is None:
+                    # A client may change the metadata: the next search makes another operator.
+                    _OPERATORS.pop(self._kernel, None)
+                    self._metadata = self._describe()
         return self._metadata
 
     def _describe(self) -> OperatorMetadata:
@@ -144,8 +116,9 @@ class KernelOperator(Operator):
         Raises ValueError for a target that does not run the operator, for operands with other
         dtypes or layouts, and without a target for operands on a device that does not run it.
         """
-        refuse_groups(args)
-        cc = _fake_cc(args) if target_sm is None else served_cc(target_sm)
+        checks.check_arguments(args)
+        checks.refuse_groups(args)
+        cc = checks.fake_cc(args) if target_sm is None else served_cc(target_sm)
         targets = self.metadata.supported_targets
         if target_sm is not None:
             status = self.metadata.supports(None, target_sm=target_sm)
@@ -197,6 +170,9 @@ class KernelOperator(Operator):
                 workspace,
                 assume_supported_args,
             )
+        except AttributeError:
+            checks.check_run(args, compiled_artifact)
+            raise
         except (TypeError, ValueError):
             if assume_supported_args or (status := self._kernel.supports(args.current())):
                 raise
@@ -262,7 +238,7 @@ class EFCOperator(KernelOperator):
 
     @classmethod
     def _name_of(cls, of_core: KernelMetadata) -> str:
-        tile = "x".join(map(str, _tile_of(of_core)))
+        tile = "x".join(map(str, checks.tile_of(of_core)))
         return of_core.kernel_name.replace(f"_{tile}", f"_tile{tile}", 1)
 
     def _kernel_for(self, args: Any, cc: int | None) -> Kernel:
@@ -274,7 +250,7 @@ class EFCOperator(KernelOperator):
             other = kernel.metadata
             if other.design == mine.design:
                 return 0
-            return 1 if _tile_of(other) == _tile_of(mine) else 2
+            return 1 if checks.tile_of(other) == checks.tile_of(mine) else 2
 
         # The first of equals is the fastest.
         found = min(_core.get_kernels(args.searched(), None, cc), key=distance, default=None)
@@ -291,23 +267,27 @@ class EFCOperator(KernelOperator):
         assume_supported_args: bool = False,
     ) -> None:
         """As :meth:`KernelOperator.run`. A kernel with an epilogue allocates its workspace."""
-        if compiled_artifact is None and getattr(args, "epilogue", None) is not None:
-            compiled_artifact = self.compile(args)
-        kernel = self._kernel
-        if (
-            workspace is None
-            and compiled_artifact is not None
-            and (compiled_artifact._kernel is kernel)
-        ):
-            # What generated code calls: without a further frame of Python.
-            current = args.current() if args.is_unpacked else args
-            of_core = compiled_artifact.compiled_obj
-            kernel.run(current, of_core, stream, None, assume_supported_args)
-        elif compiled_artifact is None or getattr(args, "epilogue", None) is None:
-            super().run(args, compiled_artifact, stream, workspace, assume_supported_args)
-        else:
-            of_core = compiled_artifact.compiled_obj
-            of_core.kernel_obj.run(args.current(), of_core, stream, None, assume_supported_args)
+        try:
+            if compiled_artifact is None and getattr(args, "epilogue", None) is not None:
+                compiled_artifact = self.compile(args)
+            kernel = self._kernel
+            if (
+                workspace is None
+                and compiled_artifact is not None
+                and (compiled_artifact._kernel is kernel)
+            ):
+                # What generated code calls: without a further frame of Python.
+                current = args.current() if args.is_unpacked else args
+                of_core = compiled_artifact.compiled_obj
+                kernel.run(current, of_core, stream, None, assume_supported_args)
+            elif compiled_artifact is None or getattr(args, "epilogue", None) is None:
+                super().run(args, compiled_artifact, stream, workspace, assume_supported_args)
+            else:
+                of_core = compiled_artifact.compiled_obj
+                of_core.kernel_obj.run(args.current(), of_core, stream, None, assume_supported_args)
+        except AttributeError:
+            checks.check_run(args, compiled_artifact)
+            raise
 
     supported_args_type: ClassVar[Any] = GemmArguments
     designed_for_min_cc: ClassVar[int] = 80
@@ -316,7 +296,7 @@ class EFCOperator(KernelOperator):
 class Sm90GemmOperator(KernelOperator):
     """A kernel of the sm90 family, for Hopper only."""
 
-    supported_args_type = GemmArguments
+    supported_args_type: ClassVar[Any] = GemmArguments
     designed_for_min_cc = 90
     _instruction = HopperWgmma
 
@@ -328,7 +308,7 @@ class Sm90GemmOperator(KernelOperator):
 class Sm80GemmOperator(KernelOperator):
     """A kernel of the sm80 family."""
 
-    supported_args_type = GemmArguments
+    supported_args_type: ClassVar[Any] = GemmArguments
     designed_for_min_cc = 80
     _instruction = AmpereMma
 
@@ -343,7 +323,7 @@ class SkinnyGemmOperator(Sm80GemmOperator):
 class SimtGemmOperator(KernelOperator):
     """A kernel without tensor cores."""
 
-    supported_args_type = GemmArguments
+    supported_args_type: ClassVar[Any] = GemmArguments
     designed_for_min_cc = 80
 
 
@@ -371,7 +351,35 @@ class SimtGemmEFCOperator(EFCOperator, SimtGemmOperator):
 class ReferenceOperator(KernelOperator):
     """A kernel of the CPU."""
 
-    supported_args_type = GemmArguments
+    supported_args_type: ClassVar[Any] = GemmArguments
+    designed_for_min_cc = 0
+
+
+class Sm90GroupedGemmOperator(Sm90GemmOperator):
+    """A kernel of the sm90 family for groups."""
+
+    supported_args_type = IndexPtrGroupedGemmArguments
+    designed_for_min_cc = 90
+
+
+class Sm80GroupedGemmOperator(Sm80GemmOperator):
+    """A kernel of the sm80 family for groups."""
+
+    supported_args_type = IndexPtrGroupedGemmArguments
+    designed_for_min_cc = 80
+
+
+class SimtGroupedGemmOperator(SimtGemmOperator):
+    """A kernel without tensor cores for groups."""
+
+    supported_args_type = IndexPtrGroupedGemmArguments
+    designed_for_min_cc = 80
+
+
+class ReferenceGroupedOperator(ReferenceOperator):
+    """A kernel of the CPU for groups."""
+
+    supported_args_type = IndexPtrGroupedGemmArguments
     designed_for_min_cc = 0
 
 
@@ -383,6 +391,13 @@ _CLASSES: dict[type, type[KernelOperator]] = {
     _core.SimtGemmKernel: SimtGemmOperator,
     _core.ReferenceKernel: ReferenceOperator,
 }
+#: Those of kernels for groups.
+_GROUPED_CLASSES: dict[type, type[KernelOperator]] = {
+    _core.Sm90GemmKernel: Sm90GroupedGemmOperator,
+    _core.Sm80GemmKernel: Sm80GroupedGemmOperator,
+    _core.SimtGemmKernel: SimtGroupedGemmOperator,
+    _core.ReferenceKernel: ReferenceGroupedOperator,
+}
 #: Those of kernels whose tile PyTorch fuses epilogues into: of a GEMM, with at least 128 rows.
 _EFC_CLASSES: dict[type, type[EFCOperator]] = {
     _core.Sm90GemmKernel: Sm90GemmEFCOperator,
@@ -390,23 +405,25 @@ _EFC_CLASSES: dict[type, type[EFCOperator]] = {
     _core.SimtGemmKernel: SimtGemmEFCOperator,
 }
 #: The operator classes of built-in kernels.
-OPERATOR_CLASSES = (*_CLASSES.values(), *_EFC_CLASSES.values())
-KernelOperator._provider = CuTeDSLProvider
+OPERATOR_CLASSES = (
+    *_CLASSES.values(),
+    *_GROUPED_CLASSES.values(),
+    *_EFC_CLASSES.values(),
+)
 
 
 class _Operators(dict[Kernel, KernelOperator]):
-    """The operators whose metadata is not yet made, by kernel.
-
-    The core keeps its kernels for the life of the process.
-    """
+    """Operators whose metadata is not yet made, by kernel. The core keeps its kernels."""
 
     def __missing__(self, kernel: Kernel) -> KernelOperator:
-        known, of_core = _CLASSES.get(type(kernel)), kernel.metadata
+        of_core = kernel.metadata
+        is_grouped = isinstance(of_core.operands, GroupedGemmOperandsMetadata)
+        known = (_GROUPED_CLASSES if is_grouped else _CLASSES).get(type(kernel))
         if known is None or of_core.epilogue is not None:
             _FURTHER[of_core.kernel_name] = kernel
         if known is None:
             return KernelOperator.of_kernel(kernel)
-        if type(kernel) in _EFC_CLASSES and _is_fused_later(of_core):
+        if type(kernel) in _EFC_CLASSES and checks.is_fused_later(of_core):
             known = _EFC_CLASSES[type(kernel)]
         self[kernel] = operator = known.of_kernel(kernel)
         return operator
@@ -420,34 +437,6 @@ _FURTHER: dict[str, Kernel] = {}
 @cache
 def _plain_kernels() -> dict[str, Kernel]:
     return {kernel.metadata.kernel_name: kernel for kernel in _core.get_kernels()}
-
-
-def _is_fused_later(of_core: KernelMetadata) -> bool:
-    is_gemm = isinstance(of_core.operands, GemmOperandsMetadata)
-    return is_gemm and of_core.epilogue is None and _tile_of(of_core)[0] >= 128
-
-
-def _tile_of(of_core: KernelMetadata) -> tuple[int, ...]:
-    """The extents of a kernel's tile; empty for a kernel without tiles."""
-    return getattr(of_core.design, "tile_shape", ())
-
-
-def _fake_cc(args: Any) -> int | None:
-    """The compute capability of the GPU of FakeTensors; None for other operands."""
-    out = args.out.tensor
-    tensor = out._fake if out._runtime_tensor is None else out._runtime_tensor
-    if not is_torch_fake_tensor(tensor) or tensor.device.type != "cuda":
-        return None
-    return device_cc(tensor.device.index or 0)
-
-
-def refuse_groups(args: Any) -> None:
-    """Raises NotImplementedError for arguments with which PyTorch also reduces groups of outputs.
-
-    ``args``: of either package. PyTorch sets their attribute ``local_reduce``.
-    """
-    if getattr(getattr(args, "local_reduce", None), "enabled", False):
-        raise NotImplementedError("no kernel of this package reduces groups of its output")
 
 
 def kernel_named(name: str) -> Kernel:
@@ -466,26 +455,20 @@ def operator_named(name: str) -> KernelOperator:
     return _OPERATORS[kernel_named(name)]
 
 
-def _is_elementwise(operator: Operator) -> bool:
-    kernel = getattr(operator, "kernel", None)
-    return isinstance(kernel, (_core.ElementwiseKernel, _core.ReferenceKernel)) and isinstance(
-        kernel.metadata.operands, ElementwiseOperandsMetadata
-    )
-
-
 def find_operators(
     metadata_filter: Callable[[OperatorMetadata], bool] | None,
     target: TargetSm | None,
     args: RuntimeArguments | None,
 ) -> list[Operator]:
-    """The operators of the kernels, as :meth:`CuTeDSLProvider.generate_operators`."""
+    """The operators of the kernels, as ``CuTeDSLProvider.generate_operators``."""
     if args is not None and not isinstance(args, CoreArguments):
         return []
     current = None if args is None else args.current()
     cc = None if target is None else served_cc(target)
-    found: list[Operator] = list(map(_OPERATORS.__getitem__, _core.get_kernels(current, None, cc)))
+    kernels = _core.get_kernels(current, None, cc)
     if args is None:
-        found = [each for each in found if not _is_elementwise(each)]
+        kernels = [each for each in kernels if not checks.is_elementwise(each)]
+    found: list[Operator] = list(map(_OPERATORS.__getitem__, kernels))
     if target is not None and target.portability is not ArchPortability.ArchConditional:
         found = [each for each in found if not isinstance(each, Sm90GemmOperator)]
     if metadata_filter is not None:
@@ -495,19 +478,21 @@ def find_operators(
 
 __all__ = [
     "OPERATOR_CLASSES",
-    "CuTeDSLProvider",
     "EFCOperator",
     "KernelOperator",
+    "ReferenceGroupedOperator",
     "ReferenceOperator",
     "SimtGemmEFCOperator",
     "SimtGemmOperator",
+    "SimtGroupedGemmOperator",
     "SkinnyGemmOperator",
     "Sm80GemmEFCOperator",
     "Sm80GemmOperator",
+    "Sm80GroupedGemmOperator",
     "Sm90GemmEFCOperator",
     "Sm90GemmOperator",
+    "Sm90GroupedGemmOperator",
     "find_operators",
     "kernel_named",
     "operator_named",
-    "refuse_groups",
 ]

@@ -1,6 +1,6 @@
 """The base of providers, and the registry."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
 from cutlass_api.operators.arch import TargetSm
@@ -48,9 +48,12 @@ class Provider:
 
         - ``metadata_filter``: a predicate over their metadata; None: all pass.
         - ``epilogue_args``: the epilogue that they fuse, or None.
-        - ``target_sm``: a target that runs them; None: any.
-        - ``args``: arguments that they serve; None: any. Operator classes take part
-          whose ``supported_args_type`` is the class of ``args``, else those of its nearest base.
+        - ``target_sm``: a target whose compute capability the classes are designed for; None: any.
+        - ``args``: None: any. Operator classes take part whose ``supported_args_type`` is the class
+          of ``args``, else those of its nearest base.
+
+        A provider of another kind overrides this method. A search passes a filter that also checks
+        the metadata for ``args`` and ``target_sm``, and :func:`checked_operators` the operators.
         """
         target = TargetSm.ensure(target_sm)
         classes = cls._classes
@@ -58,21 +61,40 @@ class Provider:
             served = {each.supported_args_type for each in classes}
             nearest = next((base for base in type(args).__mro__ if base in served), None)
             classes = [each for each in classes if each.supported_args_type is nearest]
-
-        def is_wanted(metadata: OperatorMetadata) -> bool:
-            if metadata_filter is not None and not metadata_filter(metadata):
-                return False
-            if args is None and target is None:
-                return True
-            return bool(metadata.supports(args, target_sm=target))
-
+        is_wanted = metadata_filter or _all_pass
         return [
             operator
             for each in classes
             if target is None or each.designed_for_min_cc <= target.cc
             for operator in each.generate_operators(is_wanted, epilogue_args, target, args)
-            if args is None or operator._supports(args, target)
         ]
+
+
+def _all_pass(metadata: OperatorMetadata) -> bool:
+    return True
+
+
+def checked_operators(
+    generate: Callable[..., Iterable[Operator]],
+    metadata_filter: Callable[[OperatorMetadata], bool] | None,
+    epilogue_args: Any,
+    target: TargetSm | None,
+    args: RuntimeArguments | None,
+) -> list[Operator]:
+    """The operators that serve the arguments on the target, and pass the filter.
+
+    ``generate``: the method ``generate_operators`` of a provider.
+    """
+
+    def is_wanted(metadata: OperatorMetadata) -> bool:
+        if metadata_filter is not None and not metadata_filter(metadata):
+            return False
+        if args is None and target is None:
+            return True
+        return bool(metadata.supports(args, target_sm=target))
+
+    found = generate(is_wanted, epilogue_args=epilogue_args, target_sm=target, args=args)
+    return [each for each in found if args is None or each._supports(args, target_sm=target)]
 
 
 def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
@@ -85,4 +107,4 @@ def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
     return register
 
 
-__all__ = ["Provider", "available_providers", "register_provider"]
+__all__ = ["Provider", "available_providers", "checked_operators", "register_provider"]
