@@ -172,7 +172,8 @@ fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     } else if object.is_instance_of::<PyString>() {
         Some(object.str()?.to_string())
     } else if let Some(name) = object.getattr_opt("__name__")? {
-        Some(name.str()?.to_string())
+        // `cutlass.Float` is the base of classes, no type of its own.
+        Some(name.str()?.to_string()).filter(|name| name != "Float")
     } else if object.hasattr("__fspath__")? {
         None
     } else {

@@ -76,9 +76,8 @@ def test_operands(groups):
 )
 def test_scales(groups):
     counts = launches(*(f"{group}()" for group in groups.split()), module="emulation_scales")
-    # Of four problems of grid splits, one or two kernels each.
-    least = [6 if group == "grid_splits" else 11 for group in groups.split()]
-    assert all(count >= few for count, few in zip(counts, least, strict=True)), counts
+    # Of four problems of grid splits, one or two kernels each; of others a sample.
+    assert all(count >= 6 for count in counts), counts
 
 
 def test_groups_along_k():
