@@ -20,8 +20,6 @@ use crate::problem::{GemmProblem, GroupedGemmProblem, Problem};
 pub struct Facts {
     /// The name of the family that users see.
     pub family: &'static str,
-    /// The first word of a kernel's name.
-    pub prefix: &'static str,
     pub operation: Operation,
     /// The least compute capability that runs the kernel, ten times major plus minor; 0 for a
     /// kernel that runs on the CPU.
@@ -46,7 +44,7 @@ pub struct Facts {
     /// permit fast sums only.
     pub fast_sums: bool,
     /// What the user's N must be a multiple of; 1 for any N.
-    pub n_step: i64,
+    pub n_step: u32,
     /// Whether kernels are offered with epilogues, and with those that take a second product (dual
     /// GEMM).
     pub fuses: bool,
@@ -63,11 +61,19 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// The first word of a kernel's name.
+    pub fn prefix(&self) -> &'static str {
+        if self.operation == Operation::Elementwise && self.threads > 0 {
+            "simt"
+        } else {
+            self.family
+        }
+    }
+
     /// A kernel that takes any operands and every epilogue but those of two products.
     pub const fn new(family: &'static str, operation: Operation, threads: u32) -> Facts {
         Facts {
             family,
-            prefix: family,
             operation,
             min_cc: 80,
             only_min_cc: false,

@@ -73,7 +73,7 @@ impl Kernel {
         let mut text = String::with_capacity(96);
         let name = &mut text;
         let Types { a, b, accumulator, out } = self.types;
-        append!(name, self.facts.prefix, "_", self.facts.operation.name(), "_");
+        append!(name, self.facts.prefix(), "_", self.facts.operation.name(), "_");
         append!(name, a, "x", b, "_", accumulator, "_", out);
         if self.runs_on_gpu() {
             append!(name, "_");
@@ -317,7 +317,7 @@ impl Kernel {
         {
             return Err(Unsupported::NoIndex);
         }
-        let (of, n) = (self.facts.n_step, problem.views()[1].shape[2]);
+        let (of, n) = (i64::from(self.facts.n_step), problem.views()[1].shape[2]);
         if of > 1 && n % of != 0 {
             return Err(Unsupported::Uneven { n, of });
         }

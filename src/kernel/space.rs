@@ -16,18 +16,27 @@ use crate::epilogue::Epilogue;
 pub fn all() -> &'static [Kernel] {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
         let offered: FxHashSet<Types> = Types::gemm().into_iter().collect();
-        let programs: Vec<Kernel> = Design::space()
-            .map(|(types, design)| Kernel::new(types, design, Frame::User, None))
-            .collect();
-        let mut kernels = Vec::with_capacity(2 * programs.len());
-        let same = |a: &Kernel, b: &Kernel| (a.types, a.facts.family) == (b.types, b.facts.family);
-        for of_types in programs.chunk_by(same) {
-            kernels.extend_from_slice(of_types);
-            let twins = of_types.iter().filter(|program| {
-                program.facts.has_twin && offered.contains(&program.types.transposed())
-            });
-            kernels.extend(twins.map(Kernel::twin));
+        // Above the number of kernels, so that the list never reallocates.
+        let mut kernels: Vec<Kernel> = Vec::with_capacity(20_000);
+        let mut first = 0;
+        let add_twins = |kernels: &mut Vec<Kernel>, first: usize| {
+            for at in first..kernels.len() {
+                let Kernel { types, facts, .. } = kernels[at];
+                if facts.has_twin && offered.contains(&types.transposed()) {
+                    kernels.push(kernels[at].twin());
+                }
+            }
+            kernels.len()
+        };
+        for (types, design) in Design::space() {
+            let program = Kernel::new(types, design, Frame::User, None);
+            let key = |kernel: &Kernel| (kernel.types, kernel.facts.family);
+            if kernels.get(first).is_some_and(|before| key(before) != key(&program)) {
+                first = add_twins(&mut kernels, first);
+            }
+            kernels.push(program);
         }
+        add_twins(&mut kernels, first);
         kernels
     });
     &KERNELS

@@ -1,5 +1,7 @@
 """Targets: text, portability, and the operators that a target runs."""
 
+from types import SimpleNamespace
+
 import pytest
 from cutlass_api import operators as ops
 from cutlass_api.operators import metadata, mma
@@ -78,14 +80,15 @@ def test_another_provider_may_serve_a_target_that_this_package_does_not():
     class Other(ops.Provider):
         @classmethod
         def generate_operators(cls, metadata_filter=None, **searched):
-            return [searched["target_sm"]]
+            accepts = lambda args, target_sm: True  # noqa: E731
+            return [SimpleNamespace(target=searched["target_sm"], _supports=accepts)]
 
     ops.register_provider("other")(Other)
     try:
         found = ops.get_operators(fake_arguments(64, 64, 64), target_sm="75")
     finally:
         del ops.available_providers["other"]
-    assert found == [ops.TargetSm("75")]
+    assert [each.target for each in found] == [ops.TargetSm("75")]
 
 
 @pytest.mark.parametrize("target", ["80", "90a"])

@@ -18,8 +18,7 @@ impl Family for Elementwise {
     }
 
     fn facts(&self, _types: Types) -> Facts {
-        let facts = Facts::new("elementwise", Operation::Elementwise, Elementwise::THREADS);
-        Facts { prefix: "simt", ..facts }
+        Facts::new("elementwise", Operation::Elementwise, Elementwise::THREADS)
     }
 
     fn append_to(&self, types: Types, _frame: Frame, name: &mut String) {

@@ -102,7 +102,7 @@ impl Sm90 {
     /// The N of the user that a kernel requires. One that stores float32 sums of 16-bit products
     /// takes multiples of 8: for other N, cuBLAS rounds to nearest (docs/design/accuracy.md). Its
     /// kernel depends on torch's output, which is row-major.
-    pub fn n_step(types: Types) -> i64 {
+    pub fn n_step(types: Types) -> u32 {
         if types.stores_float32_sums() { 8 } else { 1 }
     }
 
