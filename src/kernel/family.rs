@@ -49,6 +49,8 @@ pub struct Facts {
     /// GEMM).
     pub fuses: bool,
     pub fuses_dual: bool,
+    /// Whether the twin is offered with block scales, too, if the program takes them.
+    pub scales_twin: bool,
     /// Whether kernels are offered for a grouped GEMM with an index of A's rows.
     pub gathers: bool,
     /// Whether another launch packs operands first.
@@ -88,6 +90,7 @@ impl Facts {
             n_step: 1,
             fuses: true,
             fuses_dual: false,
+            scales_twin: true,
             gathers: false,
             packs: false,
             takes_workspace: false,

@@ -129,7 +129,8 @@ impl Kernel {
             Fusion::Joint(joint) => family.check_joint(types, &joint, self.place_of_b()),
             Fusion::Scaled(scaling) => {
                 let scaling = self.frame.scaling(scaling);
-                if !family.takes_scaling(types, &scaling) {
+                let is_tested = self.facts.scales_twin || !self.frame.is_transposed();
+                if !is_tested || !family.takes_scaling(types, &scaling) {
                     return Err(Unsupported::NoScales);
                 }
                 // Without products, the sums are 0, also if a scale is infinite.

@@ -40,6 +40,7 @@ impl Family for Skinny {
             ctas_per_sm: self.ctas_per_sm(types, &Target::H100),
             demands: [a, b, Demand::NONE],
             has_twin: true,
+            scales_twin: false,
             ..Facts::new("skinny", Operation::Gemm, Skinny::THREADS)
         }
     }
