@@ -9,10 +9,16 @@ from pathlib import Path
 import cutlass_api
 import pytest
 import torch
+from cutlass_api.bench.limits import float32_precision
 from cutlass_api.metadata import SkinnyDesignMetadata, Sm90DesignMetadata
 from support.compiling import args_of
 from support.helpers import cpu_gemm, fake_gemm, names, run_python
 from support.properties import every_kernel, sums_fast
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from scripts.products import KINDS, Product
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def test_names_are_unique_and_read_well():
@@ -63,7 +69,7 @@ def test_the_order_and_the_objects_are_the_same_each_time():
 def test_the_ranking_agrees_with_timings(sets, bound):
     """Random products with the timings of several kernels each on an H100. Of those that the space
     still offers, the first in the ranking takes about as long as the fastest."""
-    data = json.loads((Path(__file__).parents[2] / "benchmarks/random_h100.json").read_text())
+    data = json.loads((BENCHMARKS / "random_h100.json").read_text())
     offered = {kernel.metadata.kernel_name: kernel for kernel in cutlass_api.get_kernels(cc=90)}
     kernels = [offered.get(name) for name in data["kernels"]]
     lost = []
@@ -80,6 +86,25 @@ def test_the_ranking_agrees_with_timings(sets, bound):
     print(f"{len(lost)}: {first_over_best:.4f}, {math.exp(max(lost)):.2f} at worst")
     assert len(lost) > 250
     assert first_over_best < bound
+
+
+def test_the_ranking_agrees_with_timings_of_every_kind():
+    """Random products of each kind on an H200: one type, weights, groups, an epilogue."""
+    data = json.loads((BENCHMARKS / "random_h200.json").read_text())
+    losses = {}
+    for kind in KINDS:
+        lost = losses[kind] = []
+        for *extents, timed in data[kind]:
+            times = {data["kernels"][index].split("_epilogue_")[0]: time for index, time in timed}
+            with FakeTensorMode(), float32_precision(kind):
+                found = cutlass_api.get_kernels(Product(kind, *extents).arguments(), cc=90)
+            ranked = [name.split("_epilogue_")[0] for name in names(found)]
+            lost.append(next(times[name] for name in ranked if name in times) / min(times.values()))
+    means = {kind: statistics.mean(lost) for kind, lost in losses.items()}
+    print({kind: f"{mean:.3f}, {max(losses[kind]):.2f} at worst" for kind, mean in means.items()})
+    assert all(len(lost) >= 16 for lost in losses.values())
+    assert statistics.mean(means.values()) < 1.07 and max(means.values()) < 1.15
+    assert max(map(max, losses.values())) < 1.9
 
 
 def test_the_order_is_the_same_in_every_process():
