@@ -43,7 +43,7 @@ impl Design {
     /// Unchanged in families that serve none.
     pub fn joint(self, matrices: u32, joined: usize) -> Design {
         match self {
-            Design::Sm90(config) => Design::Sm90(Sm90 { matrices, joined, ..config }),
+            Design::Sm90(config) => Design::Sm90(Sm90 { matrices, joined: joined as u8, ..config }),
             Design::Skinny(config) => Design::Skinny(Skinny { matrices, ..config }),
             other => other,
         }

@@ -65,11 +65,7 @@ pub struct Facts {
 impl Facts {
     /// The first word of a kernel's name.
     pub fn prefix(&self) -> &'static str {
-        if self.operation == Operation::Elementwise && self.threads > 0 {
-            "simt"
-        } else {
-            self.family
-        }
+        if self.family == "elementwise" { "simt" } else { self.family }
     }
 
     /// A kernel that takes any operands and every epilogue but those of two products.

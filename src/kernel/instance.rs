@@ -38,7 +38,7 @@ pub struct Kernel {
     pub facts: Facts,
 }
 
-/// Without the facts, which follow.
+/// The facts follow from the rest.
 impl Hash for Kernel {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.types, self.design, self.frame, self.epilogue).hash(state);
@@ -96,14 +96,13 @@ impl Kernel {
         self.facts.threads > 0
     }
 
-    /// The operand of the program, A (0) or B (1), that is the user's B.
-    fn place_of_b(&self) -> usize {
+    /// Which operand of the program is the user's B: A (0) or B (1).
+    fn side_of_b(&self) -> usize {
         usize::from(!self.frame.is_transposed())
     }
 
-    /// The place of the user's A among the addresses of a launch, those of the tensor cores' A and
-    /// B.
-    pub fn place_of_a(&self) -> usize {
+    /// The index of the user's A in [`Kernel::addresses_in`].
+    pub fn address_of_a(&self) -> usize {
         usize::from(self.frame.is_transposed() != self.facts.swapped)
     }
 
@@ -126,7 +125,7 @@ impl Kernel {
             Fusion::Dual if self.facts.fuses_dual && !self.frame.is_transposed() => Ok(()),
             Fusion::Dual => Err(Unsupported::NoProducts),
             _ if fusion.is_fused() && !self.facts.fuses => Err(Unsupported::NoEpilogues),
-            Fusion::Joint(joint) => family.check_joint(types, &joint, self.place_of_b()),
+            Fusion::Joint(joint) => family.check_joint(types, &joint, self.side_of_b()),
             Fusion::Scaled(scaling) => {
                 let scaling = self.frame.scaling(scaling);
                 let is_tested = self.facts.scales_twin || !self.frame.is_transposed();
@@ -147,7 +146,7 @@ impl Kernel {
     pub(super) fn with(&self, fusion: Fusion<'_>) -> Kernel {
         let design = match fusion {
             Fusion::Dual => self.design.dual(),
-            Fusion::Joint(joint) => self.design.joint(joint.matrices, self.place_of_b()),
+            Fusion::Joint(joint) => self.design.joint(joint.matrices, self.side_of_b()),
             _ => return *self,
         };
         Kernel::new(self.types, design, self.frame, self.epilogue)
@@ -405,7 +404,7 @@ impl Kernel {
     pub fn addresses_in(&self, problem: &Problem) -> Addresses {
         let views = problem.views();
         let mut addresses = [0, 1, 2, 3, 4].map(|at: usize| views.get(at).map_or(0, |of| of.data));
-        if self.place_of_a() == 1 {
+        if self.address_of_a() == 1 {
             addresses.swap(0, 1);
         }
         addresses

@@ -377,7 +377,7 @@ fn product_in(kernel: &Kernel, problem: &Problem, workspace: u64) -> (Option<Pro
 fn addresses(kernel: &Kernel, problem: &Problem, activations: Option<u64>) -> Addresses {
     let mut addresses = kernel.addresses_in(problem);
     if let Some(activations) = activations {
-        addresses[kernel.place_of_a()] = activations;
+        addresses[kernel.address_of_a()] = activations;
     }
     addresses
 }

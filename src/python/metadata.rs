@@ -175,14 +175,14 @@ fn shared<'py, K: Hash + Eq>(
     py: Python<'py>,
     cache: &Cache<K>,
     key: K,
-    make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+    make: impl FnOnce(&K) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let lock = || cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(cached) = lock().get(&key) {
         return Ok(cached.bind(py).clone());
     }
     // Create the object without the lock: Python may switch threads meanwhile.
-    let new = make()?;
+    let new = make(&key)?;
     Ok(lock().entry(key).or_insert(new.unbind()).bind(py).clone())
 }
 
@@ -195,7 +195,7 @@ fn operands<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     static CACHE: Cache<(Operation, Types, [Demand; 3])> =
         Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-    shared(py, &CACHE, (operation, types, demands), || {
+    shared(py, &CACHE, (operation, types, demands), |_| {
         static GEMM: Dataclass = Dataclass::named("GemmOperandsMetadata");
         static GROUPED: Dataclass = Dataclass::named("GroupedGemmOperandsMetadata");
         static ELEMENTWISE: Dataclass = Dataclass::named("ElementwiseOperandsMetadata");
@@ -238,14 +238,14 @@ fn with_scales<'py>(
 
 fn dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     static CACHE: Cache<DType> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-    shared(py, &CACHE, dtype, || any(py, PyDType(dtype)))
+    shared(py, &CACHE, dtype, |dtype| any(py, PyDType(*dtype)))
 }
 
 /// The demands on one operand.
 fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, PyAny>> {
     static CACHE: Cache<(DType, Demand)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
     static DENSE: Dataclass = Dataclass::named("DenseTensorAttributes");
-    shared(py, &CACHE, (element, demand), || {
+    shared(py, &CACHE, (element, demand), |_| {
         // The stride convention of `cutlass_api`: batch, row, column; 1 for the contiguous one.
         let stride = demand.order.map(|order| match order {
             Major::Row => (0, 0, 1),
@@ -271,11 +271,10 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
         Dataclass::named("Sm90DesignMetadata"),
     ];
     let Some(description) = kernel.description() else { return Ok(py.None().into_bound(py)) };
-    shared(py, &CACHE, description.clone(), || {
-        let Description { class: name, values } = description;
-        let values = values.into_iter().map(|value| design_value(py, value));
+    shared(py, &CACHE, description, |Description { class: name, values }| {
+        let values = values.iter().map(|value| design_value(py, *value));
         let values = values.collect::<PyResult<Vec<_>>>()?;
-        let class = CLASSES.iter().find(|class| class.name == name);
+        let class = CLASSES.iter().find(|class| class.name == *name);
         class.ok_or_else(|| no_slots(name))?.object(py, values)
     })
 }

@@ -118,8 +118,8 @@ impl Family for Skinny {
         check_count("8 rows of A or columns of B, in bytes,", a.max(b))
     }
 
-    /// Refuses an M above `rows`: the program would read the wide operand once for each
-    /// block of as many rows.
+    /// Refuses an M above `rows`: the program would read the wide operand once for each block of as
+    /// many rows.
     fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
         let Problem::Gemm(problem) = problem else { return Ok(()) };
         let (dimension, extent, limit) = ("M", problem.m(), i64::from(self.rows));

@@ -65,7 +65,7 @@ pub struct Sm90 {
     /// Matrices of the operand `joined`: 1, or the number of those of a joint GEMM.
     pub matrices: u32,
     /// The program's A (0) or B (1), which has several matrices in a joint GEMM.
-    pub joined: usize,
+    pub joined: u8,
 }
 
 /// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its weights. Some

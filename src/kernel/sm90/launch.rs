@@ -69,7 +69,7 @@ impl Sm90 {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
         let k_block = self.k_block(types);
-        let joined = self.side_of(self.joined);
+        let joined = self.side_of(self.joined.into());
         // The first matrix of a joint GEMM, whose problem has the rows or columns of all.
         let Side { view: all, rows: dim, .. } = sides[joined];
         let mut first = *all;

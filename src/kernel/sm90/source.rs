@@ -18,7 +18,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
         (type_arguments(ordered), [0, 1].map(|at| config.row_bytes(at)));
     let (mut matrices, _) = joint_arguments(config.matrices);
     if config.matrices > 1 {
-        matrices += &format!(", {}", config.side_of(config.joined) == 0);
+        matrices += &format!(", {}", config.side_of(config.joined.into()) == 0);
     }
     let groups = groups.argument();
     let schedule = match config.schedule {
