@@ -65,11 +65,11 @@ class RuntimeArguments(_core.RuntimeArguments):
 
     performance: PerformanceControls | None = field(default=None, kw_only=True)
 
-    #: Whether the attributes say what the arguments are, and not the core.
+    #: Whether the attributes, and not the core, say what the arguments are.
     is_unpacked = False
 
     def _validate(self) -> None:
-        """The checks of a subclass of the arguments of a GEMM, behind those of the constructor."""
+        """Checks of a subclass, called when those of the constructor have passed."""
 
     def __post_init__(self) -> None:
         convert_fields(self)

@@ -103,10 +103,10 @@ def with_fields(arguments: Arguments) -> Arguments:
 class CoreArguments(RuntimeArguments):
     """Arguments of the core whose attributes can be read and set.
 
-    The core has made the arguments in one call, and makes launches of them, until a client reads or
-    sets an attribute: :meth:`unpack`. From then on the attributes say what the arguments are, and
-    :meth:`current` makes the core's arguments of them. Those of a subclass are always unpacked,
-    because its constructor may have other parameters.
+    The constructor makes the core's arguments, which runs take as they are. The first time that a
+    client reads or sets an attribute, :meth:`unpack` makes all attributes. From then on they say
+    what the arguments are, and :meth:`current` makes the core's arguments of them. Arguments of a
+    subclass are always unpacked, because its constructor may have other parameters.
     """
 
     accumulator_type: Any

@@ -157,10 +157,8 @@ def _check_groups(args: Any, offsets_along: str) -> None:
         name: getattr(_core.GroupedGemmArguments, name).__get__(args)
         for name in ("B", "out", "offsets")
     }
-    if any(
-        operand is None for operand in operands.values()
-    ):  # the core has no counterpart of an operand
-        return
+    if any(operand is None for operand in operands.values()):
+        return  # The core has no counterpart of an operand.
     shapes = {name: tuple(operand.shape) for name, operand in operands.items()}
     for name, rank in zip(("B", "out"), _RANKS[offsets_along], strict=True):
         shape = shapes[name]

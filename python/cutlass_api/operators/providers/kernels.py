@@ -30,8 +30,8 @@ _METADATA_LOCK = Lock()
 class KernelOperator(Operator):
     """A kernel of the core. ``metadata.operator_class(metadata)`` finds the kernel by its name.
 
-    Pickles hold the metadata. A process that loads the pickle of an operator with an epilogue, or
-    of one of a user's kernels, must have found that operator in a search.
+    Pickles hold the name. A process that loads the pickle of an operator with an epilogue, or of
+    one of a user's kernels, must have found that operator in a search.
 
     Raises ValueError for a name that no kernel has, and for a design that is not the kernel's.
     """
@@ -218,7 +218,6 @@ class KernelOperator(Operator):
         return hash(self._kernel)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by name, for operators of this process and those without an epilogue."""
         return operator_named, (self.metadata.operator_name,)
 
     def __repr__(self) -> str:
@@ -274,7 +273,7 @@ class EFCOperator(KernelOperator):
             if (
                 workspace is None
                 and compiled_artifact is not None
-                and (compiled_artifact._kernel is kernel)
+                and compiled_artifact._kernel is kernel
             ):
                 # What generated code calls: without a further frame of Python.
                 current = args.current() if args.is_unpacked else args
