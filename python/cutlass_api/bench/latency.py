@@ -168,6 +168,7 @@ _MAKE = "GemmArguments(a, b, c, accumulator_type=float32)"
 _GENERATED = (
     f"kernel.run({_MAKE}, artifact, stream=stream, workspace=None, assume_supported_args=True)"
 )
+_OPERATOR_ARGUMENTS = "OperatorArguments(a, b, c, accumulator_type=float32)"
 _ARGUMENTS, _ASSUMED = "GemmArguments(...)", "run, assume_supported_args, stream given"
 #: What is timed in this process, by name.
 STATEMENTS = {
@@ -183,6 +184,11 @@ STATEMENTS = {
     "bound launch()": "launch()",
     "bound launch(A=...)": "launch(A=a)",
     "get_kernels(args)": "cutlass_api.get_kernels(args)",
+    "cutlass_api.operators: arguments and run, as NVGEMM's code": (
+        f"operator.run({_OPERATOR_ARGUMENTS}, operator_artifact, stream=stream, workspace=None, "
+        "assume_supported_args=True)"
+    ),
+    "cutlass_api.operators.get_operators(args)": "operators.get_operators(operator_args)",
     "cutlass_api.matmul(a, b, out=c)": "cutlass_api.matmul(a, b, out=c)",
     "cutlass_api.matmul(a, b)": "cutlass_api.matmul(a, b)",
     "torch.mm(a, b, out=c)": "torch.mm(a, b, out=c)",
@@ -193,7 +199,12 @@ STATEMENTS = {
 def _statements(sets: Sequence[Any], kernel: Any, artifact: Any, handle: int) -> Iterator[Method]:
     import torch
 
+    from cutlass_api import operators
+
     options = cutlass_api.config.GlobalOptions()
+    a, b, out, *_ = sets[0]
+    operator_args = operators.GemmArguments(a, b, out, accumulator_type=torch.float32)
+    operator = operators.get_operators(operator_args)[0]
     names = {
         "cutlass_api": cutlass_api,
         "torch": torch,
@@ -205,6 +216,11 @@ def _statements(sets: Sequence[Any], kernel: Any, artifact: Any, handle: int) ->
         "artifact": artifact,
         "stream": handle,
         "torch_stream": torch.cuda.current_stream(),
+        "operators": operators,
+        "OperatorArguments": operators.GemmArguments,
+        "operator_args": operator_args,
+        "operator": operator,
+        "operator_artifact": operator.compile(operator_args),
     }
 
     def by_protocol(method: Method) -> Method:
