@@ -23,7 +23,7 @@ pub enum Argument {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Meaning {
     Value(Id),
-    /// A reduction along dimensions. It can only be returned.
+    /// A reduction along dimensions, along all of them if there are none. It can only be returned.
     Folded(Fold, Vec<i32>, Id),
 }
 
@@ -114,17 +114,11 @@ impl ExpressionGraph {
                     ));
                 }
             },
-            Some(Argument::Nothing) | None => {
-                return Err(format!(
-                    "{function} needs a dimension: {function}(x, dim=-1) reduces each row"
-                ));
-            }
+            Some(Argument::Nothing) | None => vec![],
             Some(Argument::Word(word)) => return Err(format!("{word} is not a dimension")),
         };
         let small = |dim: &i64| i32::try_from(*dim).ok().filter(|dim| (-3..3).contains(dim));
-        let Some(dims) =
-            dims.iter().map(small).collect::<Option<Vec<i32>>>().filter(|dims| !dims.is_empty())
-        else {
+        let Some(dims) = dims.iter().map(small).collect::<Option<Vec<i32>>>() else {
             return Err(format!(
                 "{function} along dimensions {dims:?}: dimensions range from -3 to 2"
             ));

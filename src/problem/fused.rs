@@ -284,7 +284,7 @@ fn not_broadcast(name: &'static str, view: &View, problem: &Problem) -> ProblemE
     }
 }
 
-/// Maps the user's dimensions, which index the output's shape, to batch, m and n.
+/// Maps the user's dimensions, which index the output's shape, to batch, m and n. None: all.
 fn resolve_dims(
     name: &'static str,
     dims: &[i32],
@@ -294,7 +294,7 @@ fn resolve_dims(
         return Err(ProblemError::NotReduced { name });
     }
     let rank = problem.out().rank as i32;
-    let mut along = [false; 3];
+    let mut along = [0, 1, 2].map(|dim| dims.is_empty() && dim >= 3 - rank);
     for dim in dims {
         let counted = if *dim < 0 { dim + rank } else { *dim };
         if !(0..rank).contains(&counted) {
@@ -324,7 +324,8 @@ fn view_of_reduction(
         (first..3).map(|dim| if along[dim] { 1 } else { out.shape[dim] }).collect();
     let squeezed: Vec<i64> =
         (first..3).filter(|dim| !along[*dim]).map(|dim| out.shape[dim]).collect();
-    if view.user_shape() == kept {
+    // One element is what is left of all dimensions, whatever the rank of its tensor.
+    if view.user_shape() == kept || (squeezed.is_empty() && view.numel() == 1) {
         return Ok(*view);
     }
     if view.user_shape() != squeezed {

@@ -35,8 +35,8 @@ use crate::problem::{
 /// shape (G, 1, N) or (G, 1, 1) has a row or an element for each group, such as a bias. An output
 /// takes a writable tensor of the output's shape. Behind a GEMM, the tensor of a reduction such as
 /// `sum(x, dim)` or `max(x, dim)` has extent 1 in the reduced dimensions, or omits them: (M, 1) or
-/// (M,) for dim=-1. `D` is normally the tensor that the operation's arguments call `out`. If the
-/// two differ, the kernel writes `D`.
+/// (M,) for dim=-1, and one element without `dim`. `D` is normally the tensor that the operation's
+/// arguments call `out`. If the two differ, the kernel writes `D`.
 ///
 /// Behind a GEMM of a list of matrices B, a parameter also takes a list of contiguous vectors
 /// (N_i,) of one dtype, one for the columns of each matrix.

@@ -105,6 +105,12 @@ def test_reductions_are_read_in_every_spelling():
         "    return D, S, T"
     )
     assert str(traced) == "D = accum; S = max(accum, dim=[0]); T = max(accum, dim=[0, 1])"
+    traced = fusion.trace(
+        "def f(accum):\n    D = accum\n    S = accum.max()\n    T = fusion.sum(accum, dim=None)\n"
+        "    U = sum(accum)\n    return D, S, T, U"
+    )
+    of_all = "S = max(accum, dim=[]); T = sum(accum, dim=[]); U = sum(accum, dim=[])"
+    assert str(traced) == f"D = accum; {of_all}"
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -150,10 +156,7 @@ REFUSED = {
     "torch.equal(accum, 0)": "unknown operation 'equal'",
     "torch.amin(accum, -1)": "amin along a dimension cannot be fused; use sum(x, dim)",
     "accum.mean(dim=-1)": "mean along a dimension cannot be fused",
-    "accum.max()": "max needs a dimension: max(x, dim=-1)",
-    "fusion.sum(accum)": "sum needs a dimension",
     "sum(accum, 3)": "sum along dimensions [3]: dimensions range from -3 to 2",
-    "sum(accum, [])": "sum along dimensions []",
     "sum(accum, 0.5)": "the dimension of sum must be an integer",
     "sum(accum, (0, accum))": "a tuple or list holds dimensions, which are integers",
     "sum(accum, -1, 2)": "sum has 1 arguments too many",

@@ -281,20 +281,16 @@ def test_epilogue_functions_are_fused_on_hopper():
 
 
 @pytest.mark.parametrize(
-    ("reduction", "shape", "reason"),
-    [
-        ("max(accum, dim=-1)", (1, 24), "adds to its destination"),
-        ("sum(accum)", (1, 1), "needs a dimension"),
-    ],
+    ("reduction", "shape"), [("max(accum, dim=-1)", (1, 24)), ("sum(accum)", (1, 1))]
 )
-def test_reductions_onto_a_destination_are_not_offered(reduction, shape, reason):
+def test_reductions_onto_a_destination_are_not_offered(reduction, shape):
     source = f"def f(accum):\n    D = accum\n    total = {reduction}\n    return D, total"
     out, total = torch.empty(24, 16), torch.zeros(shape).t()
     args, _ = real_arguments(epilogue=nvidia.EpilogueArguments(source, D=out, total=total))
     assert nvidia.get_operators(args) == []
     operator = nvidia.get_operators(real_arguments()[0])[0]
     status = operator.supports(args)
-    assert not status and reason in str(status.error)
+    assert not status and "adds to its destination" in str(status.error)
 
 
 def grouped(along, dtype=torch.float32):

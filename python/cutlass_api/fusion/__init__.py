@@ -94,16 +94,18 @@ def product(B: Any) -> Any:
     raise RuntimeError("product(B) stands for A @ B in an epilogue function, which is traced")
 
 
-def sum(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
-    """The sum along dimensions of the output: -1 sums each row, -2 each column.
+def sum(x: Any, dim: int | tuple[int, ...] | list[int] = ()) -> Any:
+    """The sum along dimensions of the output: -1 sums each row, -2 each column, () all elements.
 
     An epilogue can return a reduction but not compute with it.
     """
     return compute("sum", x, dim=dim)
 
 
-def max(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
+def max(x: Any, dim: int | tuple[int, ...] | list[int] = ()) -> Any:
     """The maximum along dimensions of the output, as torch's ``amax``. NaN if any value is NaN.
+
+    () is the maximum of all elements.
 
     An epilogue can return a reduction but not compute with it.
     """
