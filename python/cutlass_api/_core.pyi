@@ -57,6 +57,7 @@ __all__ = [
     "clear_tuning_results",
     "computes_alone",
     "describe_epilogue",
+    "described_dtype",
     "device_cc",
     "device_count",
     "device_facts",
@@ -352,9 +353,10 @@ class GemmArguments(RuntimeArguments):
 
 class OpenGemmArguments(GemmArguments):
     """`GemmArguments` whose attributes a subclass written in Python sets. Its constructor calls
-    the method `__cutlass_init__` with the parameters, if the core has no counterpart of an operand,
-    an object with `__cutlass_operand__` stands for an operand or the epilogue, the core does not
-    know the class of the epilogue, or `performance` is not None.
+    the method `__cutlass_init__` with the parameters, if the core has no counterpart of an
+    operand, an object with `__cutlass_operand__` stands for an operand or the epilogue, the
+    core does not know the class of the epilogue, an operand has no memory, or `performance`
+    is not None.
     """
 
     def __new__(
@@ -484,8 +486,9 @@ class EpilogueArguments:
     along M, a tensor of shape (G, 1, N) or (G, 1, 1) has a row or an element for each group,
     such as a bias. An output takes a writable tensor of the output's shape. Behind a GEMM,
     the tensor of a reduction such as `sum(x, dim)` or `max(x, dim)` has extent 1 in the
-    reduced dimensions, or omits them: (M, 1) or (M,) for dim=-1. `D` is normally the tensor
-    that the operation's arguments call `out`. If the two differ, the kernel writes `D`.
+    reduced dimensions, or omits them: (M, 1) or (M,) for dim=-1, and one element without
+    `dim`. `D` is normally the tensor that the operation's arguments call `out`. If the two
+    differ, the kernel writes `D`.
 
     Behind a GEMM of a list of matrices B, a parameter also takes a list of contiguous vectors
     (N_i,) of one dtype, one for the columns of each matrix.
@@ -1416,6 +1419,9 @@ def check_gemm(
     Raises what `launch_gemm` raises if the operands do not fit or no kernel serves them. On a
     machine without a GPU, operands on a CUDA device are checked for compute capability 9.0.
     """
+
+def described_dtype(name: str) -> DType:
+    """The type of a name, also one that no kernel computes with, such as `"float4_e2m1fn_x2"`."""
 
 def product_dtypes(a: Any, b: Any) -> tuple[DType, DType]:
     """The dtype of A @ B and the accumulator type, unless the caller names them.

@@ -50,9 +50,16 @@ impl PyDType {
         PyString::new(py, &self.0.to_string()).hash()
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyAny>, (String,)) {
-        (py.get_type::<PyDType>().into_any(), (self.0.to_string(),))
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        let named = py.import("cutlass_api._core")?.getattr("described_dtype")?;
+        Ok((named, (self.0.to_string(),)))
     }
+}
+
+/// The type of a name, also one that no kernel computes with, such as `"float4_e2m1fn_x2"`.
+#[pyfunction]
+pub fn described_dtype(name: &str) -> PyDType {
+    PyDType(DType::packed(name).unwrap_or_else(|| DType::describe(name)))
 }
 
 /// The descriptor of an element type.

@@ -59,7 +59,7 @@ mod _core {
         cuda::CudaFunction,
         discovery::{get_kernels, register_kernel_class},
         dispatch::computes_alone,
-        dtype::{PyDType, PyElement, product_dtypes},
+        dtype::{PyDType, PyElement, described_dtype, product_dtypes},
         epilogue::EpilogueArguments,
         explain::{PyEstimate, explanation},
         instruments::{launch_graphs, native_floor},

@@ -1,5 +1,6 @@
 """The table of element types against the frameworks whose names and codes it states."""
 
+import pickle
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +10,7 @@ import ml_dtypes
 import numpy
 import pytest
 import torch
-from cutlass_api._core import ELEMENT_TYPES, DType
+from cutlass_api._core import ELEMENT_TYPES, DType, described_dtype
 
 COMPUTED = [element for element in ELEMENT_TYPES if element.accumulators]
 
@@ -66,3 +67,11 @@ def test_the_first_accumulator_is_the_default():
         out = torch.empty(16, 16, dtype=getattr(torch, element.accumulators[0].name))
         args = cutlass_api.arguments.GemmArguments(factor, factor, out, element.accumulators[0])
         assert cutlass_api.get_kernels(args, cc=80), element.name
+
+
+@pytest.mark.parametrize("name", ["float32", "uint4", "int64", "bool", "float4_e2m1fn_x2"])
+def test_types_of_operands_are_loaded_from_pickles(name):
+    """Also those that no kernel computes with."""
+    dtype = described_dtype(name)
+    loaded = pickle.loads(pickle.dumps(dtype))
+    assert (loaded.name, loaded.width) == (dtype.name, dtype.width) == (name, dtype.width)
