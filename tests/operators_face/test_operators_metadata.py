@@ -5,12 +5,16 @@ Where NVIDIA's package is installed, the tests of classes also run on its classe
 
 import copy
 import dataclasses
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
 from cutlass_api import DType, metadata
 from cutlass_api import operators as ops
+from cutlass_api.operators.providers import names
+from cutlass_api.operators.providers.kernels import KernelOperator
 from operators_face.face import fake_arguments
 
 cutlass = pytest.importorskip("cutlass")
@@ -42,6 +46,66 @@ def test_what_a_client_writes_into_metadata_is_its_own(write):
     assert operator.metadata != before and again.metadata == before
     assert again.supports(args, "90a") and again == operator and hash(again) == hash(operator)
     assert ops.get_operators(args, lambda each: each == before, "90a") == [operator]
+
+
+def test_what_a_client_sets_on_an_operator_is_its_own():
+    args = fake_arguments()
+    ops.get_operators(args, target_sm="90a")[-1].of_a_client = 3
+    assert not hasattr(ops.get_operators(args, target_sm="90a")[-1], "of_a_client")
+
+
+def fused_arguments(source="def f(accum, row):\n    D = relu(accum + row)\n    return D"):
+    a, b, out, row = torch.ones(8, 4), torch.ones(4, 6), torch.empty(8, 6), torch.ones(6)
+    epilogue = ops.EpilogueArguments(source, row=ops.Load(row), D=out)
+    return ops.GemmArguments(a, b, out, "float32", epilogue)
+
+
+def test_the_epilogue_of_an_operator():
+    args = fused_arguments()
+    (operator,) = ops.get_operators(args)
+    found = operator.metadata.epilogue
+    assert type(found) is ops.metadata.EpilogueMetadata
+    assert found.epilogue_fn == args.epilogue.epilogue_fn
+    assert found.parameter_names == ["row", "D"] == list(found.tensors)
+    assert found.transports.keys() == {"row"} and found.tensors["row"].shape == (6,)
+    assert found.traced_epilogue == args.epilogue.traced_epilogue
+    assert "maximum" in found.epilogue and found.supports(args)
+    # Also that of a pickle, which has no tensors.
+    for copied in (pickle.loads(pickle.dumps(operator)), type(operator)(operator.metadata)):
+        assert copied == operator and copied.metadata == operator.metadata
+        assert copied.metadata.epilogue.traced_epilogue == found.traced_epilogue
+        assert copied.metadata.epilogue.tensors["row"].shape == (6,)
+    assert pickle.loads(pickle.dumps(operator.metadata)) == operator.metadata
+    other = ops.get_operators(fused_arguments("def f(accum, row):\n    D = row\n    return D"))
+    assert other[0].metadata.epilogue != found
+
+
+def test_an_epilogue_in_metadata_is_the_clients_own():
+    args = fused_arguments()
+    (operator,) = ops.get_operators(args)
+    operator.metadata.epilogue.tensors.clear()
+    operator.metadata.epilogue.transports.clear()
+    operator.metadata.epilogue.epilogue_fn = None
+    operator.run(args)
+    assert list(args.epilogue.tensors) == ["row", "D"] and args.epilogue.transports
+    (again,) = ops.get_operators(args)
+    assert list(again.metadata.epilogue.tensors) == ["row", "D"]
+    assert again.metadata.epilogue.epilogue_fn == args.epilogue.epilogue_fn
+
+
+def test_searches_with_epilogues_keep_no_tensor_and_few_operators(monkeypatch):
+    monkeypatch.setattr(names, "_MOST_FURTHER", 3)
+    shared = len(KernelOperator._shared)
+    for factor in range(5):
+        source = f"def f(accum, row):\n    D = accum * {factor}.5 + row\n    return D"
+        args = fused_arguments(source)
+        row = weakref.ref(args.epilogue.tensors["row"].runtime_tensor)
+        assert ops.get_operators(args)[0].supports(args)
+        del args
+        gc.collect()
+        assert row() is None
+    assert len(names._FURTHER) == 3
+    assert len(KernelOperator._shared) == shared
 
 
 def parts_of(face):

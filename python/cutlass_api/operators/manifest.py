@@ -6,6 +6,7 @@ from typing import Any
 
 from cutlass_api.operators.arch import TargetSm, UnservedTargetError
 from cutlass_api.operators.arguments import RuntimeArguments
+from cutlass_api.operators.arguments.base import no_subject
 from cutlass_api.operators.base import Operator
 from cutlass_api.operators.metadata import OperatorMetadata
 from cutlass_api.operators.providers import CuTeDSLProvider, available_providers
@@ -27,15 +28,15 @@ class Manifest:
     ) -> list[Operator]:
         """As :func:`cutlass_api.operators.get_operators` without a heuristic."""
         target = TargetSm.ensure(target_sm)
-        epilogue = getattr(args, "epilogue", None)
         chosen = available_providers.values() if providers is None else providers
         found, unserved = [], None
         for provider in chosen:
             generate = provider.generate_operators
             try:
                 if provider is CuTeDSLProvider:  # checks its operators without their metadata
-                    operators = generate(metadata_filter, epilogue, target, args)
+                    operators = generate(metadata_filter, None, target, args)
                 else:
+                    epilogue = getattr(args, "epilogue", None)
                     operators = checked_operators(generate, metadata_filter, epilogue, target, args)
             except UnservedTargetError as error:  # another provider may serve the target
                 unserved = error
@@ -68,6 +69,8 @@ class Manifest:
         ``target_sm`` are None and there are operators.
         """
         target = TargetSm.ensure(target_sm)
+        if self._operators and args is None and target is None:
+            raise no_subject()
 
         def is_wanted(operator: Operator) -> bool:
             if not operator.supports(args, target_sm=target):

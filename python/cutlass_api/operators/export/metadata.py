@@ -4,7 +4,6 @@ Their fields have NVIDIA's types, and whether an operator serves arguments the c
 """
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar
 
 import cutlass.operators as nvidia
@@ -131,12 +130,9 @@ def _constraints(of: Any) -> Any:
         parts = _constraints(of.quantized), _constraints(of.scale)
         mode, swizzle = tuple(of.mode), nvidia.ScaleSwizzleMode[of.swizzle.name]
         return metadata.ScaledOperandConstraints(*parts, mode, swizzle)
-    return _dense(of.dtype, of.stride, of.divisibility, of.ptr_alignment_bytes)
-
-
-@cache
-def _dense(dtype: Any, *rest: Any) -> Any:
-    return metadata.DenseTensorConstraints(cutlass_class(dtype), *rest)
+    return metadata.DenseTensorConstraints(
+        cutlass_class(of.dtype), of.stride, of.divisibility, of.ptr_alignment_bytes
+    )
 
 
 def _design(of: Any) -> Any:

@@ -6,11 +6,10 @@ from typing import Any, ClassVar
 import cutlass.operators as nvidia
 from cutlass.operators.workspace import AllocationRequirement, Workspace
 
-from cutlass_api._core import Kernel
 from cutlass_api.operators.arch import TargetSm, served_cc
 from cutlass_api.operators.export.arguments import REFUSALS, converted, taken
 from cutlass_api.operators.export.metadata import described, status
-from cutlass_api.operators.providers import kernels
+from cutlass_api.operators.providers import families, kernels
 from cutlass_api.operators.providers.checks import refuse_groups
 from cutlass_api.utils import device_cc
 
@@ -40,7 +39,7 @@ class RutlassProvider(nvidia.Provider):
         target = nvidia.TargetSm.ensure(target_sm)
         try:
             conversion = None if args is None else converted(args)
-            own = kernels.find_operators(
+            own = families.find_operators(
                 None, _own_target(target), None if conversion is None else conversion.own
             )
         except REFUSALS:
@@ -105,7 +104,7 @@ class KernelOperator(nvidia.Operator):
 
     def __init__(self, metadata: Any) -> None:
         super().__init__(metadata)
-        self.own = kernels.operator_named(metadata.operator_name)
+        self.own = families.operator_named(metadata.operator_name)
 
     @classmethod
     def of(cls, own: kernels.KernelOperator, epilogue_args: Any) -> "KernelOperator | None":
@@ -180,12 +179,10 @@ def _exported_class(own: type[kernels.KernelOperator]) -> Any:
 
 
 #: NVIDIA's operator classes by those of this package.
-_CLASSES = {own: _exported_class(own) for own in kernels.OPERATOR_CLASSES}
+_CLASSES = {own: _exported_class(own) for own in families.OPERATOR_CLASSES}
 # Metadata is pickled with its class, which is found by its name in the module: PyTorch compiles
 # in other processes.
 globals().update({each.__name__: each for each in _CLASSES.values()})
-#: The operators without an epilogue. The core keeps its kernels for the life of the process.
-_OPERATORS: dict[Kernel, KernelOperator | None] = {}
 
 
 def operator_named(name: str) -> KernelOperator | None:
@@ -193,21 +190,19 @@ def operator_named(name: str) -> KernelOperator | None:
 
     Raises ValueError if there is no kernel of that name without an epilogue.
     """
-    own = kernels.operator_named(name)
+    own = families.operator_named(name)
     if own.metadata.epilogue is not None:
         raise ValueError(f"operator_name is {name!r}, whose kernel fuses an epilogue")
     return _exported(own, None)
 
 
 def _exported(own: Any, epilogue_args: Any) -> KernelOperator | None:
-    """NVIDIA's operator for one of this package; None if NVIDIA's classes cannot describe it."""
-    if own.kernel not in _OPERATORS:
-        known = _CLASSES.get(type(own))
-        made = known and known.of(own, epilogue_args)
-        if epilogue_args is not None:
-            return made
-        _OPERATORS[own.kernel] = made
-    return _OPERATORS[own.kernel]
+    """NVIDIA's operator for one of this package; None if NVIDIA's classes cannot describe it.
+
+    Each search makes its own, as NVIDIA's do: clients may write into the metadata.
+    """
+    known = _CLASSES.get(type(own))
+    return known and known.of(own, epilogue_args)
 
 
 __all__ = ["RutlassProvider", "operator_named"]

@@ -7,7 +7,8 @@ from cutlass_api.operators.arch import TargetSm, UnservedTargetError
 from cutlass_api.operators.arguments import RuntimeArguments
 from cutlass_api.operators.base import Operator
 from cutlass_api.operators.metadata import OperatorMetadata
-from cutlass_api.operators.providers.kernels import KernelOperator, find_operators
+from cutlass_api.operators.providers.families import find_operators
+from cutlass_api.operators.providers.kernels import KernelOperator
 from cutlass_api.operators.providers.provider import (
     Provider,
     checked_operators,
@@ -33,7 +34,8 @@ class CuTeDSLProvider(Provider):
     ) -> list[Operator]:
         """The kernels, ranked by estimated time, and then the operators of registered classes.
 
-        With ``args`` on the CPU and no target: the operators of the CPU.
+        With ``args`` on the CPU and no target: the operators of the CPU. ``epilogue_args``: None
+        is the epilogue of ``args``.
 
         Raises NotImplementedError for a target that neither a kernel nor such an operator runs on.
         """
@@ -44,6 +46,8 @@ class CuTeDSLProvider(Provider):
             found, unserved = [], error
         if cls._classes:
             generate = super().generate_operators
+            if epilogue_args is None:
+                epilogue_args = getattr(args, "epilogue", None)
             found += checked_operators(generate, metadata_filter, epilogue_args, target, args)
         if unserved is not None and not found:
             raise unserved

@@ -10,6 +10,7 @@ from cutlass_api.metadata import (
     KernelMetadata,
 )
 from cutlass_api.operators.arguments import RuntimeArguments
+from cutlass_api.operators.arguments.base import no_arguments
 from cutlass_api.operators.artifact import CompiledArtifact
 from cutlass_api.utils import device_cc, is_torch_fake_tensor
 
@@ -17,7 +18,7 @@ from cutlass_api.utils import device_cc, is_torch_fake_tensor
 def check_arguments(args: Any) -> None:
     """Raises TypeError for what are no arguments of this interface."""
     if not isinstance(args, RuntimeArguments):
-        raise TypeError(f"args is {args!r}; pass arguments such as GemmArguments")
+        raise no_arguments(args)
 
 
 def check_run(args: Any, compiled_artifact: Any) -> None:

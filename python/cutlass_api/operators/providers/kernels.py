@@ -1,25 +1,25 @@
-"""The kernels of the core as operators."""
+"""The kernels of the core as operators: what operators of all families do."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from threading import Lock
 from typing import Any, ClassVar
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, Status
-from cutlass_api.metadata import GroupedGemmOperandsMetadata, KernelMetadata
+from cutlass_api.metadata import KernelMetadata
 from cutlass_api.operators.arch import ArchPortability, TargetSm, served_cc
 from cutlass_api.operators.arguments import RuntimeArguments
-from cutlass_api.operators.arguments.gemm import CoreArguments, GemmArguments
-from cutlass_api.operators.arguments.grouped_gemm import IndexPtrGroupedGemmArguments
+from cutlass_api.operators.arguments.base import UNREADABLE
+from cutlass_api.operators.arguments.gemm import GemmArguments
 from cutlass_api.operators.artifact import CompiledArtifact
 from cutlass_api.operators.base import Operator, unsupported
-from cutlass_api.operators.metadata import OperatorMetadata
+from cutlass_api.operators.metadata import EpilogueMetadata, OperatorMetadata
 from cutlass_api.operators.metadata.design.kernel import design_of_core
 from cutlass_api.operators.metadata.operands.kernel import operands_of_core
-from cutlass_api.operators.mma import AmpereMma, HopperWgmma, MmaInstruction
+from cutlass_api.operators.mma import MmaInstruction
 from cutlass_api.operators.providers import checks
+from cutlass_api.operators.providers.names import kernel_named
 from cutlass_api.operators.workspace import AllocationRequirement, Workspace
 
 #: The address of workspace is a multiple of this (`check_workspace` of the core).
@@ -38,10 +38,15 @@ class KernelOperator(Operator):
 
     #: The instruction that multiplies, if it is one of tensor cores.
     _instruction: ClassVar[type[MmaInstruction] | None] = None
+    #: Operators that several searches return: those that no client has read metadata of, or set
+    #: attributes of. By kernel, which the core keeps.
+    _shared: ClassVar[dict[Kernel, "KernelOperator"]] = {}
+    #: The epilogue of the search that has found the operator.
+    _epilogue: Any = None
 
     def __init__(self, metadata: OperatorMetadata) -> None:
+        self._kernel, self._epilogue = kernel_named(metadata.operator_name)
         super().__init__(metadata)
-        self._kernel = kernel_named(metadata.operator_name)
         own = design_of_core(self._kernel.metadata.design, self._instruction)
         if metadata.design != own:
             raise ValueError(
@@ -50,12 +55,24 @@ class KernelOperator(Operator):
             )
 
     @classmethod
-    def of_kernel(cls, kernel: Kernel) -> "KernelOperator":
-        """The operator of a kernel. Its metadata is made when it is read."""
+    def of_kernel(cls, kernel: Kernel, epilogue: Any = None) -> "KernelOperator":
+        """The operator of a kernel and its epilogue. Its metadata is made when it is read."""
         self = cls.__new__(cls)
-        self._kernel = kernel
-        self._metadata = None  # type: ignore[assignment]
+        own = self.__dict__
+        own["_kernel"], own["_metadata"] = kernel, None
+        if epilogue is not None:
+            own["_epilogue"] = epilogue
         return self
+
+    @classmethod
+    def named(cls, name: str) -> "KernelOperator":
+        """The operator of this class with a name. Raises ValueError if there is none."""
+        return cls.of_kernel(*kernel_named(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute of this operator, which later searches do not return."""
+        self._shared.pop(self.__dict__.get("_kernel"), None)  # type: ignore[arg-type]
+        super().__setattr__(name, value)
 
     @property
     def kernel(self) -> Kernel:
@@ -68,8 +85,6 @@ class KernelOperator(Operator):
         if self._metadata is None:
             with _METADATA_LOCK:
                 if self._metadata is None:
-                    # A client may change the metadata: the next search makes another operator.
-                    _OPERATORS.pop(self._kernel, None)
                     self._metadata = self._describe()
         return self._metadata
 
@@ -81,7 +96,7 @@ class KernelOperator(Operator):
             self._targets(of_core.min_cc),
             operands_of_core(of_core.operands),
             design_of_core(of_core.design, self._instruction),
-            of_core.epilogue,
+            EpilogueMetadata.of_core(of_core.epilogue, self._epilogue),
         )
 
     @classmethod
@@ -96,13 +111,16 @@ class KernelOperator(Operator):
         """Whether the core's kernel serves the arguments; with a target, on any device."""
         if args is None:
             return Status.success()
-        current = args.current()
-        status = self._kernel.supports(current)
-        if status or target_sm is None:
-            return status
-        # The core checks the operands' device, in whose place the target stands.
-        if self._kernel in _core.get_kernels(current, None, served_cc(target_sm)):
-            return Status.success()
+        try:
+            current = args.current()
+            status = self._kernel.supports(current)
+            if status or target_sm is None:
+                return status
+            # The core checks the operands' device, in whose place the target stands.
+            if self._kernel in _core.get_kernels(current, None, served_cc(target_sm)):
+                return Status.success()
+        except UNREADABLE as error:
+            return Status.fail(error)
         return status
 
     def _compile(
@@ -173,8 +191,9 @@ class KernelOperator(Operator):
         except AttributeError:
             checks.check_run(args, compiled_artifact)
             raise
-        except (TypeError, ValueError):
-            if assume_supported_args or (status := self._kernel.supports(args.current())):
+        except UNREADABLE:
+            checks.check_run(args, compiled_artifact)
+            if assume_supported_args or (status := self._supports(args)):
                 raise
             raise unsupported(status) from None
 
@@ -197,16 +216,18 @@ class KernelOperator(Operator):
         args: RuntimeArguments | None = None,
     ) -> list[Operator]:
         """The operators of this class."""
-        found = find_operators(metadata_filter, target_sm, args)
+        found = cls._provider.generate_operators(metadata_filter, epilogue_args, target_sm, args)
         return [operator for operator in found if isinstance(operator, cls)]
 
     def _get_workspace_size(self, args: RuntimeArguments) -> AllocationRequirement:
         """What the kernel needs for the arguments."""
+        checks.check_arguments(args)
         size = self._kernel.get_workspace_size(args.current())
         return AllocationRequirement(size, _WORKSPACE_ALIGNMENT_BYTES if size else 1)
 
     def _initialize_workspace(self, args: RuntimeArguments, workspace: Any) -> None:
         """Kernels of this package need no preparation."""
+        checks.check_arguments(args)
         data = workspace.data if isinstance(workspace, Workspace) else workspace
         self._kernel.initialize_workspace(args.current(), data)
 
@@ -218,7 +239,7 @@ class KernelOperator(Operator):
         return hash(self._kernel)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return operator_named, (self.metadata.operator_name,)
+        return self.named, (self._name_of(self._kernel.metadata),)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._kernel.metadata.kernel_name}>"
@@ -292,206 +313,4 @@ class EFCOperator(KernelOperator):
     designed_for_min_cc: ClassVar[int] = 80
 
 
-class Sm90GemmOperator(KernelOperator):
-    """A kernel of the sm90 family, for Hopper only."""
-
-    supported_args_type: ClassVar[Any] = GemmArguments
-    designed_for_min_cc = 90
-    _instruction = HopperWgmma
-
-    @classmethod
-    def _targets(cls, min_cc: int) -> list[TargetSm]:
-        return HopperWgmma.supported_targets()
-
-
-class Sm80GemmOperator(KernelOperator):
-    """A kernel of the sm80 family."""
-
-    supported_args_type: ClassVar[Any] = GemmArguments
-    designed_for_min_cc = 80
-    _instruction = AmpereMma
-
-
-class SkinnyGemmOperator(Sm80GemmOperator):
-    """A kernel for outputs with few rows or columns."""
-
-    supported_args_type = GemmArguments
-    designed_for_min_cc = 80
-
-
-class SimtGemmOperator(KernelOperator):
-    """A kernel without tensor cores."""
-
-    supported_args_type: ClassVar[Any] = GemmArguments
-    designed_for_min_cc = 80
-
-
-class Sm90GemmEFCOperator(EFCOperator, Sm90GemmOperator):
-    """A kernel of the sm90 family with at least 128 rows in a tile."""
-
-    supported_args_type = GemmArguments
-    designed_for_min_cc = 90
-
-
-class Sm80GemmEFCOperator(EFCOperator, Sm80GemmOperator):
-    """A kernel of the sm80 family with at least 128 rows in a tile."""
-
-    supported_args_type = GemmArguments
-    designed_for_min_cc = 80
-
-
-class SimtGemmEFCOperator(EFCOperator, SimtGemmOperator):
-    """A kernel without tensor cores, with at least 128 rows in a tile."""
-
-    supported_args_type = GemmArguments
-    designed_for_min_cc = 80
-
-
-class ReferenceOperator(KernelOperator):
-    """A kernel of the CPU."""
-
-    supported_args_type: ClassVar[Any] = GemmArguments
-    designed_for_min_cc = 0
-
-
-class Sm90GroupedGemmOperator(Sm90GemmOperator):
-    """A kernel of the sm90 family for groups."""
-
-    supported_args_type = IndexPtrGroupedGemmArguments
-    designed_for_min_cc = 90
-
-
-class Sm80GroupedGemmOperator(Sm80GemmOperator):
-    """A kernel of the sm80 family for groups."""
-
-    supported_args_type = IndexPtrGroupedGemmArguments
-    designed_for_min_cc = 80
-
-
-class SimtGroupedGemmOperator(SimtGemmOperator):
-    """A kernel without tensor cores for groups."""
-
-    supported_args_type = IndexPtrGroupedGemmArguments
-    designed_for_min_cc = 80
-
-
-class ReferenceGroupedOperator(ReferenceOperator):
-    """A kernel of the CPU for groups."""
-
-    supported_args_type = IndexPtrGroupedGemmArguments
-    designed_for_min_cc = 0
-
-
-#: The operator classes of the core's kernels. The original has no elementwise operation.
-_CLASSES: dict[type, type[KernelOperator]] = {
-    _core.Sm90GemmKernel: Sm90GemmOperator,
-    _core.Sm80GemmKernel: Sm80GemmOperator,
-    _core.SkinnyGemmKernel: SkinnyGemmOperator,
-    _core.SimtGemmKernel: SimtGemmOperator,
-    _core.ReferenceKernel: ReferenceOperator,
-}
-#: Those of kernels for groups.
-_GROUPED_CLASSES: dict[type, type[KernelOperator]] = {
-    _core.Sm90GemmKernel: Sm90GroupedGemmOperator,
-    _core.Sm80GemmKernel: Sm80GroupedGemmOperator,
-    _core.SimtGemmKernel: SimtGroupedGemmOperator,
-    _core.ReferenceKernel: ReferenceGroupedOperator,
-}
-#: Those of kernels whose tile PyTorch fuses epilogues into: of a GEMM, with at least 128 rows.
-_EFC_CLASSES: dict[type, type[EFCOperator]] = {
-    _core.Sm90GemmKernel: Sm90GemmEFCOperator,
-    _core.Sm80GemmKernel: Sm80GemmEFCOperator,
-    _core.SimtGemmKernel: SimtGemmEFCOperator,
-}
-#: The operator classes of built-in kernels.
-OPERATOR_CLASSES = (
-    *_CLASSES.values(),
-    *_GROUPED_CLASSES.values(),
-    *_EFC_CLASSES.values(),
-)
-
-
-class _Operators(dict[Kernel, KernelOperator]):
-    """Operators whose metadata is not yet made, by kernel. The core keeps its kernels."""
-
-    def __missing__(self, kernel: Kernel) -> KernelOperator:
-        of_core = kernel.metadata
-        is_grouped = isinstance(of_core.operands, GroupedGemmOperandsMetadata)
-        known = (_GROUPED_CLASSES if is_grouped else _CLASSES).get(type(kernel))
-        if known is None or of_core.epilogue is not None:
-            _FURTHER[of_core.kernel_name] = kernel
-        if known is None:
-            return KernelOperator.of_kernel(kernel)
-        if type(kernel) in _EFC_CLASSES and checks.is_fused_later(of_core):
-            known = _EFC_CLASSES[type(kernel)]
-        self[kernel] = operator = known.of_kernel(kernel)
-        return operator
-
-
-_OPERATORS = _Operators()
-#: Kernels by name: those that fuse the epilogue of earlier arguments, and those of users.
-_FURTHER: dict[str, Kernel] = {}
-
-
-@cache
-def _plain_kernels() -> dict[str, Kernel]:
-    return {kernel.metadata.kernel_name: kernel for kernel in _core.get_kernels()}
-
-
-def kernel_named(name: str) -> Kernel:
-    """The kernel of a name. Raises ValueError if there is none."""
-    kernel = _FURTHER.get(name) or _plain_kernels().get(name.replace("_tile", "_", 1))
-    if kernel is None:
-        raise ValueError(
-            f"operator_name is {name!r}, which no operator that this process knows has; keep the "
-            "name of the metadata, and search with the epilogue of an operator that fuses one"
-        )
-    return kernel
-
-
-def operator_named(name: str) -> KernelOperator:
-    """The operator of a name. Raises ValueError if there is none."""
-    return _OPERATORS[kernel_named(name)]
-
-
-def find_operators(
-    metadata_filter: Callable[[OperatorMetadata], bool] | None,
-    target: TargetSm | None,
-    args: RuntimeArguments | None,
-) -> list[Operator]:
-    """The operators of the kernels, as ``CuTeDSLProvider.generate_operators``."""
-    if args is not None and not isinstance(args, CoreArguments):
-        return []
-    current = None if args is None else args.current()
-    cc = None if target is None else served_cc(target)
-    kernels = _core.get_kernels(current, None, cc)
-    if args is None:
-        kernels = [each for each in kernels if not checks.is_elementwise(each)]
-    found: list[Operator] = list(map(_OPERATORS.__getitem__, kernels))
-    if target is not None and target.portability is not ArchPortability.ArchConditional:
-        found = [each for each in found if not isinstance(each, Sm90GemmOperator)]
-    if metadata_filter is not None:
-        found = [each for each in found if metadata_filter(each.metadata)]
-    return found
-
-
-__all__ = [
-    "OPERATOR_CLASSES",
-    "EFCOperator",
-    "KernelOperator",
-    "ReferenceGroupedOperator",
-    "ReferenceOperator",
-    "SimtGemmEFCOperator",
-    "SimtGemmOperator",
-    "SimtGroupedGemmOperator",
-    "SkinnyGemmOperator",
-    "Sm80GemmEFCOperator",
-    "Sm80GemmOperator",
-    "Sm80GroupedGemmOperator",
-    "Sm90GemmEFCOperator",
-    "Sm90GemmOperator",
-    "Sm90GroupedGemmOperator",
-    "find_operators",
-    "kernel_named",
-    "operator_named",
-]
+__all__ = ["EFCOperator", "KernelOperator"]

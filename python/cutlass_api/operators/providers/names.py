@@ -1,0 +1,45 @@
+"""The kernels of the core by name."""
+
+from functools import cache
+from typing import Any
+
+from cutlass_api import _core
+from cutlass_api._core import Kernel
+
+#: How many kernels :func:`remember` keeps.
+_MOST_FURTHER = 1 << 14
+#: Kernels with their epilogues by name: of users, and those that fuse the epilogue of earlier
+#: arguments, the latest last.
+_FURTHER: dict[str, tuple[Kernel, Any]] = {}
+
+
+def remember(kernel: Kernel, epilogue: Any) -> None:
+    """Makes :func:`kernel_named` find a kernel with an epilogue, or of a user.
+
+    The oldest kernel is dropped if there are too many.
+    """
+    _FURTHER[kernel.metadata.kernel_name] = kernel, epilogue
+    while len(_FURTHER) > _MOST_FURTHER:
+        _FURTHER.pop(next(iter(_FURTHER)), None)
+
+
+def kernel_named(name: str) -> tuple[Kernel, Any]:
+    """The kernel of a name, and its epilogue or None. Raises ValueError if there is none."""
+    found = _FURTHER.get(name)
+    if found is not None:
+        return found
+    kernel = _plain_kernels().get(name.replace("_tile", "_", 1))
+    if kernel is None:
+        raise ValueError(
+            f"operator_name is {name!r}, which no operator that this process knows has; keep the "
+            "name of the metadata, and search with the epilogue of an operator that fuses one"
+        )
+    return kernel, None
+
+
+@cache
+def _plain_kernels() -> dict[str, Kernel]:
+    return {kernel.metadata.kernel_name: kernel for kernel in _core.get_kernels()}
+
+
+__all__ = ["kernel_named", "remember"]
