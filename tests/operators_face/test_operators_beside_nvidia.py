@@ -427,3 +427,33 @@ def test_launches_on_streams():
     printed = stand_in.run(textwrap.dedent(script)).splitlines()
     streams = (0, 0x5010, 0x5010, 0)
     assert printed == [f"{is_split} 90a {at}" for is_split in (False, True) for at in streams]
+
+
+def test_meta_tensors_and_others_that_the_core_does_not_read():
+    (_, tensors), plain = real_arguments(), nvidia.get_operators(fake_arguments(), target_sm="90a")
+    on_meta = nvidia.GemmArguments(*(each.to("meta") for each in tensors), torch.float32)
+    assert own(nvidia.get_operators(on_meta, target_sm="90a"))
+    operator = own(plain)[0]
+    for wrong in (None, "x", tensors[0], nvidia.DenseTensor(None)):
+        args, _ = real_arguments()
+        args.A = wrong
+        assert not operator._supports(args) and not operator._supports(args, "90a")
+    args, _ = real_arguments()
+    args.A.tensor._runtime_tensor = torch.eye(24, 32).to_sparse()
+    assert not operator._supports(args) and own(nvidia.get_operators(args)) == []
+    args, _ = real_arguments()
+    args.epilogue = "x"
+    assert "pass EpilogueArguments" in str(operator._supports(args).error)
+
+
+def test_what_a_client_writes_into_metadata_is_its_own():
+    args = fake_arguments()
+    first = own(nvidia.get_operators(args, target_sm="90a"))
+    first[0].metadata.operands.A.divisibility = 1 << 20
+    first[1].metadata.supported_targets.clear()
+    first[2].metadata.operands.B = None
+    again = own(nvidia.get_operators(args, target_sm="90a"))
+    names = [each.metadata.operator_name for each in again]
+    assert names == [each.metadata.operator_name for each in first]
+    assert all(each.metadata.operands.A.divisibility <= 16 for each in (*again, *first[1:]))
+    assert all(each.metadata.operands.B and each.metadata.supported_targets for each in again)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from cutlass_api._core import Status
 from cutlass_api.operators.arch import TargetSm
+from cutlass_api.operators.arguments.base import RuntimeArguments, no_arguments, no_subject
 from cutlass_api.operators.workspace import AllocationRequirement
 
 if TYPE_CHECKING:
-    from cutlass_api.operators.arguments import RuntimeArguments
     from cutlass_api.operators.artifact import CompiledArtifact
     from cutlass_api.operators.metadata import OperatorMetadata
 
@@ -52,19 +52,25 @@ class Operator(ABC):
 
     @final
     def supports(
-        self, args: "RuntimeArguments | None", target_sm: TargetSm | str | None = None
+        self, args: RuntimeArguments | None, target_sm: TargetSm | str | None = None
     ) -> Status:
         """A Status: truthy if the operator serves the arguments on the target, else the reason.
 
-        ``target_sm``: a target in place of the operands' device; None checks no target.
+        ``args``: None checks the target alone. ``target_sm``: a target in place of the operands'
+        device; None checks no target. A Status also fails for what are no arguments, and for both
+        None. Raises ValueError and TypeError for what is no target.
         """
         target = TargetSm.ensure(target_sm)
+        if args is None and target is None:
+            return Status.fail(no_subject())
+        if args is not None and not isinstance(args, RuntimeArguments):
+            return Status.fail(no_arguments(args))
         status = self.metadata.supports(args, target_sm=target)
         return self._supports(args, target) if status else status
 
     @final
     def compile(
-        self, args: "RuntimeArguments", target_sm: TargetSm | str | None = None
+        self, args: RuntimeArguments, target_sm: TargetSm | str | None = None
     ) -> "CompiledArtifact":
         """Compiles the operator for arguments. ``target_sm``: None compiles for their device."""
         return self._compile(args, TargetSm.ensure(target_sm))
@@ -72,7 +78,7 @@ class Operator(ABC):
     @final
     def run(
         self,
-        args: "RuntimeArguments",
+        args: RuntimeArguments,
         compiled_artifact: "CompiledArtifact | None" = None,
         stream: Any = None,
         workspace: Any = None,
@@ -96,12 +102,12 @@ class Operator(ABC):
         return self._run(args, artifact, stream or _null_stream(), workspace)
 
     @final
-    def get_workspace_size(self, args: "RuntimeArguments") -> AllocationRequirement:
+    def get_workspace_size(self, args: RuntimeArguments) -> AllocationRequirement:
         """The device memory that :meth:`run` needs."""
         return self._get_workspace_size(args)
 
     @final
-    def initialize_workspace(self, args: "RuntimeArguments", workspace: Any) -> None:
+    def initialize_workspace(self, args: RuntimeArguments, workspace: Any) -> None:
         """Prepares workspace for its first use."""
         self._initialize_workspace(args, workspace)
 
@@ -112,7 +118,7 @@ class Operator(ABC):
         metadata_filter: "Callable[[OperatorMetadata], bool]",
         epilogue_args: Any = None,
         target_sm: TargetSm | str | None = None,
-        args: "RuntimeArguments | None" = None,
+        args: RuntimeArguments | None = None,
     ) -> "list[Operator]":
         """The operators of this class.
 
@@ -124,22 +130,20 @@ class Operator(ABC):
         target = TargetSm.ensure(target_sm)
         return list(cls._generate_operators(metadata_filter, epilogue_args, target, args))
 
-    def _supports(
-        self, args: "RuntimeArguments | None", target_sm: TargetSm | None = None
-    ) -> Status:
+    def _supports(self, args: RuntimeArguments | None, target_sm: TargetSm | None = None) -> Status:
         """The checks of :meth:`supports` beyond the metadata."""
         return Status.success()
 
     @abstractmethod
     def _compile(
-        self, args: "RuntimeArguments", target_sm: TargetSm | None = None
+        self, args: RuntimeArguments, target_sm: TargetSm | None = None
     ) -> "CompiledArtifact":
         """Compiles for arguments."""
 
     @abstractmethod
     def _run(
         self,
-        args: "RuntimeArguments",
+        args: RuntimeArguments,
         compiled_artifact: "CompiledArtifact",
         stream: Any,
         workspace: Any = None,
@@ -153,15 +157,15 @@ class Operator(ABC):
         metadata_filter: "Callable[[OperatorMetadata], bool]",
         epilogue_args: Any = None,
         target_sm: TargetSm | None = None,
-        args: "RuntimeArguments | None" = None,
+        args: RuntimeArguments | None = None,
     ) -> "Iterable[Operator]":
         """The operators of the class that pass all of these."""
 
-    def _get_workspace_size(self, args: "RuntimeArguments") -> AllocationRequirement:
+    def _get_workspace_size(self, args: RuntimeArguments) -> AllocationRequirement:
         """No memory, unless a subclass defines it."""
         return AllocationRequirement.empty()
 
-    def _initialize_workspace(self, args: "RuntimeArguments", workspace: Any) -> None:
+    def _initialize_workspace(self, args: RuntimeArguments, workspace: Any) -> None:
         """Raises NotImplementedError, unless a subclass defines it."""
         raise NotImplementedError(
             f"{type(self).__name__} needs no workspace to be initialized; leave the call out"

@@ -12,6 +12,9 @@ from cutlass_api.operators.utils.dtype import to_cutlass_type
 from cutlass_api.operators.utils.tensor import TensorWrapper
 from cutlass_api.typing import TensorLike
 
+#: What reading an operand raises that the core does not take.
+UNREADABLE = (BufferError, TypeError, ValueError)
+
 
 class Operand(ABC):
     """An operand of an operation: one or more tensors.
@@ -94,16 +97,41 @@ def convert_fields(holder: Any, options: Mapping[str, Any] | None = None) -> Non
     of: Any = type(holder)
     kinds = _annotations(of)
     for each in fields(holder):
-        value, kind = getattr(holder, each.name), kinds[each.name]
-        own = {**(options or {}), **each.metadata}
+        value = getattr(holder, each.name)
         if isinstance(value, TensorWrapper):
             continue
-        if kind is TensorLike:
-            setattr(holder, each.name, TensorWrapper(value, **own))
-        elif kind is NumericLike:
-            setattr(holder, each.name, to_cutlass_type(value))
-        elif isinstance(value, Operand):
-            convert_fields(value, own)
+        try:
+            _convert(holder, each.name, kinds[each.name], {**(options or {}), **each.metadata})
+        except UNREADABLE as error:
+            if each.name == "tensor":  # what the error names
+                raise
+            raise unreadable(each.name, error) from error
+
+
+def _convert(holder: Any, name: str, kind: Any, options: Mapping[str, Any]) -> None:
+    value = getattr(holder, name)
+    if kind is TensorLike:
+        setattr(holder, name, TensorWrapper(value, **options))
+    elif kind is NumericLike:
+        setattr(holder, name, to_cutlass_type(value))
+    elif isinstance(value, Operand):
+        convert_fields(value, options)
+
+
+def no_arguments(args: Any) -> TypeError:
+    """The error for what are no arguments of this interface."""
+    return TypeError(f"args is {args!r}; pass arguments such as GemmArguments")
+
+
+def no_subject() -> ValueError:
+    """The error of a check without arguments and target."""
+    return ValueError("args and target_sm are None; pass one of them")
+
+
+def unreadable(name: str, error: Exception) -> Exception:
+    """The error of an operand that cannot be read, one of ``UNREADABLE``, with its name."""
+    kind = next(known for known in UNREADABLE if isinstance(error, known))
+    return kind(f"{name}: {error}")
 
 
 @lru_cache(256)
@@ -112,9 +140,13 @@ def _annotations(holder: Any) -> dict[str, Any]:
 
 
 __all__ = [
+    "UNREADABLE",
     "Operand",
     "PerformanceControls",
     "RuntimeArguments",
     "check_performance",
     "convert_fields",
+    "no_arguments",
+    "no_subject",
+    "unreadable",
 ]

@@ -21,6 +21,7 @@ from cutlass_api.operators.arguments.epilogue import (
     owned_epilogue,
 )
 from cutlass_api.operators.arguments.operand import (
+    DenseTensor,
     detached_operand,
     operand_of,
     operand_of_core,
@@ -81,11 +82,20 @@ class PerformanceField(ArgumentField):
 
 
 class AccumulatorField(ArgumentField):
-    """The accumulator type, read as a class of ``cutlass``, which is imported then."""
+    """The accumulator type, read as a class of ``cutlass``, which is imported then. Checked."""
 
     def __get__(self, args: Any, owner: type | None = None) -> Any:
         value = super().__get__(args, owner)
         return value if args is None else to_cutlass_type(value)
+
+    def __set__(self, args: Any, value: Any) -> None:
+        try:
+            to_cutlass_type(value)
+        except TypeError:
+            raise TypeError(
+                f"accumulator_type is {value!r}; pass an element type such as torch.float32"
+            ) from None
+        super().__set__(args, value)
 
 
 def with_fields(arguments: Arguments) -> Arguments:
@@ -124,7 +134,7 @@ class CoreArguments(RuntimeArguments):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "_class" not in vars(cls) and "__new__" not in vars(cls):
-            cls.__new__ = staticmethod(_unread)  # type: ignore[method-assign]
+            cls.__new__ = staticmethod(unread)  # type: ignore[method-assign]
 
     def initialize(self, **parameters: Any) -> None:
         """Sets the attributes to copies of the operands, and to the other parameters."""
@@ -145,7 +155,7 @@ class CoreArguments(RuntimeArguments):
     def __reduce__(self) -> tuple[Any, ...]:
         self.unpack()
         state = {name: value for name, value in vars(self).items() if name != "_made"}
-        return _unread, (type(self),), state
+        return unread, (type(self),), state
 
     def unpack(self) -> None:
         """Makes the attributes of the core's arguments, unless they are made."""
@@ -164,7 +174,8 @@ class CoreArguments(RuntimeArguments):
         """The core's arguments for the attributes. These, if an operand has no counterpart there.
 
         The epilogue of what it returns is one of the core, unless a kernel of the user's takes
-        another class. Raises ValueError if a tensor of an operand has been set to None.
+        another class. Raises ValueError if a tensor of an operand has been set to None, and
+        BufferError, TypeError or ValueError as the constructor.
         """
         if not self.is_unpacked:
             return self
@@ -177,7 +188,7 @@ class CoreArguments(RuntimeArguments):
         if known is not None and all(map(is_, known[0], values)):
             return known[1]
         if any(operand is None for operand in operands):
-            return self
+            return self._without_counterpart()
         made: _core.RuntimeArguments = self._class(
             **dict(zip(self._operands, operands, strict=True)),
             accumulator_type=own["accumulator_type"],
@@ -188,6 +199,18 @@ class CoreArguments(RuntimeArguments):
         if self._is_kept:
             own["_made"] = values, made
         return made
+
+    def _without_counterpart(self) -> "Self":
+        """Arguments of which the core has read no operand. Raises TypeError for operand None."""
+        for name in self._operands:
+            value = self.__dict__[name]
+            if value is None or (isinstance(value, DenseTensor) and value.tensor is None):
+                raise TypeError(f"{name} is {value!r}; pass a tensor or an Operand of tensors")
+        if self._class.out.__get__(self) is None:
+            return self
+        blank: Self = unread(type(self))
+        vars(blank).update(vars(self))
+        return blank
 
     def detached(self) -> "Self":
         """The same arguments without their tensors, for calls that each set their own tensors.
@@ -224,7 +247,7 @@ class CoreArguments(RuntimeArguments):
         return copied.current()
 
 
-def _unread(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def unread(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Arguments that the core has not read: ``__init__`` sets their attributes."""
     required = (*cls._operands, "accumulator_type")
     self = cls._new(cls, **dict.fromkeys(required, ...))

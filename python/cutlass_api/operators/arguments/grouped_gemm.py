@@ -16,7 +16,7 @@ from cutlass_api.operators.arguments.epilogue import (
     check_epilogue,
     is_generated,
 )
-from cutlass_api.operators.arguments.gemm import CoreArguments, with_fields
+from cutlass_api.operators.arguments.gemm import CoreArguments, unread, with_fields
 from cutlass_api.operators.typing import NumericLike, TensorLike
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ class IndexPtrGroupedGemmArguments(_core.GroupedGemmArguments, CoreArguments):
         _check_along(offsets_along)
         tensors: Any = (A, B, out, accumulator_type, offsets)
         new: Any = super().__new__
-        self = new(cls, *tensors, epilogue, performance)
+        try:
+            self = new(cls, *tensors, epilogue, performance)
+        except BufferError:  # `__init__` replaces tensors of the meta device, and raises for others
+            return unread(cls)  # type: ignore[no-any-return]
         _check_groups(self, offsets_along)
         self.__dict__["offsets_along"] = offsets_along
         made: Self = self

@@ -9,7 +9,7 @@ from cutlass_api import _core
 from cutlass_api._faces import core_of
 from cutlass_api.library import ScaleMode, ScaleSwizzleMode
 from cutlass_api.operators.arguments.base import Operand
-from cutlass_api.operators.utils.tensor import TensorWrapper
+from cutlass_api.operators.utils.tensor import TensorWrapper, without_memory
 from cutlass_api.typing import TensorLike
 from cutlass_api.utils import ceil_div, round_up
 
@@ -36,7 +36,10 @@ class DenseTensor(Operand):
 
     def __cutlass_operand__(self) -> Any:
         """The tensor, which the core takes for a dense operand."""
-        return core_of(self.tensor)
+        tensor: Any = self.tensor
+        if isinstance(tensor, TensorWrapper):
+            return tensor.__cutlass_operand__()
+        return without_memory(core_of(tensor))
 
 
 @dataclass(init=False)

@@ -19,14 +19,15 @@ from cutlass_api.operators.arguments import (
     ScaledOperand,
     ScaleSwizzleMode,
 )
-from cutlass_api.operators.arguments.epilogue import GeneratedEpilogue
+from cutlass_api.operators.arguments.epilogue import GeneratedEpilogue, check_epilogue
 from cutlass_api.operators.utils.dtype import (
     torch_storage_packing_factor,
     torch_type_from_cutlass_type,
 )
+from cutlass_api.operators.utils.tensor import without_memory
 
 #: What :func:`converted` raises for arguments that no kernel of this package serves.
-REFUSALS = (KeyError, NotImplementedError, TypeError, ValueError)
+REFUSALS = (BufferError, KeyError, NotImplementedError, TypeError, ValueError)
 #: The attribute of NVIDIA's arguments that keeps their :class:`Conversion`.
 _ATTRIBUTE = "_rutlass_conversion"
 
@@ -64,6 +65,7 @@ def converted(args: Any) -> Conversion:
     """
     if not isinstance(args, (nvidia.GemmArguments, nvidia.IndexPtrGroupedGemmArguments)):
         raise TypeError(f"{type(args).__name__} has no counterpart in this package")
+    check_epilogue(args.epilogue)
     parts = _parts(args)
     known: Conversion | None = getattr(args, _ATTRIBUTE, None)
     if known is not None and known.is_of(parts):
@@ -170,7 +172,7 @@ def _tensor(value: Any) -> Any:
     # Without TVM-FFI, NVIDIA's wrapper keeps a capsule that is used up.
     if not hasattr(tensor, "__dlpack__"):
         raise TypeError("the tensor is not kept: set GlobalOptions().use_tvm_ffi to True")
-    return tensor
+    return without_memory(tensor)
 
 
 def _fake(wrapper: Any) -> Any:

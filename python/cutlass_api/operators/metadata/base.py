@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from cutlass_api import metadata
 from cutlass_api._core import Status
 from cutlass_api.operators.arch import TargetSm
+from cutlass_api.operators.arguments.base import no_subject
 from cutlass_api.operators.metadata.design import DesignMetadata
 from cutlass_api.operators.metadata.epilogue import EpilogueMetadata
 
@@ -44,7 +45,7 @@ class OperatorMetadata:
         ``args``: arguments, or None to check the target alone. Raises ValueError if both are None.
         """
         if args is None and target_sm is None:
-            raise ValueError("args and target_sm are None; pass one of them")
+            raise no_subject()
         target = TargetSm.ensure(target_sm)
         if target is not None and not target.supports_operators_from(self.supported_targets):
             names = ", ".join(map(str, self.supported_targets)) or "none"

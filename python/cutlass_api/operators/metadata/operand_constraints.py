@@ -11,7 +11,8 @@ from typing import Any
 from cutlass_api import metadata
 from cutlass_api._core import Status
 from cutlass_api._faces import core_of
-from cutlass_api.operators.utils.dtype import of_core, shown_type
+from cutlass_api.operators.arguments.base import UNREADABLE
+from cutlass_api.operators.utils.dtype import PAIRS_OF_FOUR_BITS, of_core, shown_type
 from cutlass_api.typing import NumericLike
 
 
@@ -55,13 +56,15 @@ class DenseTensorConstraints(OperandConstraints):
 
     def supports(self, operand: Any) -> Status:
         """Whether an operand, or all operands that meet other constraints, meet these."""
-        status: Status = core_of(self).supports(operand)
-        return status
+        return _judged(self, operand)
 
     def __cutlass_operand__(self) -> metadata.DenseTensorAttributes:
-        """The same requirements in the class of the core."""
+        """The same requirements in the class of the core, which counts pairs of four bits."""
+        dtype, divisibility = of_core(self.dtype), self.divisibility
+        if dtype is not self.dtype and dtype.name == PAIRS_OF_FOUR_BITS:
+            divisibility = max(divisibility // 2, 1)
         return metadata.DenseTensorAttributes(
-            of_core(self.dtype), self.stride, self.divisibility, self.ptr_alignment_bytes
+            dtype, self.stride, divisibility, self.ptr_alignment_bytes
         )
 
 
@@ -82,8 +85,7 @@ class ScaledOperandConstraints(OperandConstraints):
 
     def supports(self, operand: Any) -> Status:
         """Whether an operand, or all operands that meet other constraints, meet these."""
-        status: Status = core_of(self).supports(operand)
-        return status
+        return _judged(self, operand)
 
     def __cutlass_operand__(self) -> metadata.ScaledTensorAttributes:
         """The same requirements in the class of the core."""
@@ -95,6 +97,15 @@ class ScaledOperandConstraints(OperandConstraints):
         if name.startswith("__") or name == "quantized":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.quantized, name)
+
+
+def _judged(constraints: OperandConstraints, operand: Any) -> Status:
+    """Whether the core's rules accept an operand. Fails for what it cannot read."""
+    try:
+        status: Status = core_of(constraints).supports(operand)
+    except UNREADABLE as error:
+        return Status.fail(error)
+    return status
 
 
 __all__ = ["DenseTensorConstraints", "OperandConstraints", "ScaledOperandConstraints"]

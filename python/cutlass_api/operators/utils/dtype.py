@@ -3,14 +3,16 @@
 from functools import cache
 from typing import Any
 
-from cutlass_api._core import ELEMENT_TYPES, DType
+from cutlass_api._core import ELEMENT_TYPES, DType, described_dtype
 from cutlass_api.utils import cutlass_type_from_torch_type
 
+#: The name of torch's dtype whose elements are bytes of two numbers.
+PAIRS_OF_FOUR_BITS = "float4_e2m1fn_x2"
 #: Names by class. Some element types have no class.
 _NAMES = {each.cutlass_name: each.name for each in ELEMENT_TYPES if each.cutlass_name} | {
     "Boolean": "bool",
     "Float8E8M0FNU": "float8_e8m0fnu",
-    "Float4E2M1FN": "float4_e2m1fn_x2",
+    "Float4E2M1FN": PAIRS_OF_FOUR_BITS,
 }
 _NAMES |= {
     f"{kind}{bits}": f"{kind}{bits}".lower() for kind in ("Int", "Uint") for bits in (16, 32, 64)
@@ -20,13 +22,10 @@ _CLASSES = {each.name: each.cutlass_name for each in ELEMENT_TYPES}
 _CLASSES |= {own: theirs for theirs, own in _NAMES.items()}
 
 
-#: The types of the core by name, also those that no kernel computes with.
-_DTYPES = {each.name: each.dtype for each in ELEMENT_TYPES}
-
-
 def of_core(dtype: Any) -> Any:
     """The ``DType`` of a class of ``cutlass``. Other objects are returned."""
-    return _DTYPES.get(_NAMES.get(getattr(dtype, "__name__", ""), ""), dtype)
+    name = _NAMES.get(getattr(dtype, "__name__", ""))
+    return dtype if name is None else described_dtype(name)
 
 
 def _name(dtype: Any) -> str:

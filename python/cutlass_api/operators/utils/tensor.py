@@ -7,7 +7,7 @@ from cutlass_api import _core
 from cutlass_api import utils as core_utils
 from cutlass_api._faces import core_of
 from cutlass_api.operators._unserved import refuse
-from cutlass_api.operators.utils.dtype import to_cutlass_type
+from cutlass_api.operators.utils.dtype import PAIRS_OF_FOUR_BITS, to_cutlass_type
 from cutlass_api.utils import (
     get_stride_rank,
     is_numpy_tensor,
@@ -17,14 +17,12 @@ from cutlass_api.utils import (
     strides_to_layout_string,
 )
 
-#: The name of torch's dtype whose elements are bytes of two numbers.
-_PAIRS_OF_FOUR_BITS = "float4_e2m1fn_x2"
-
 
 class TensorWrapper:
     """A tensor of any framework, with the same attributes for all. It accepts new attributes.
 
-    - ``tensor``: an object with ``__dlpack__``, a torch FakeTensor, or a wrapper.
+    - ``tensor``: an object with ``__dlpack__``, a torch FakeTensor, or a wrapper. A torch tensor on
+      the meta device becomes a FakeTensor on the GPU.
     - ``alignment_bytes``: the address is a multiple of this; None: the size of an element.
     - ``static_layout``: has no effect, because kernels read extents at run time.
 
@@ -32,7 +30,7 @@ class TensorWrapper:
     None releases it. ``_data_ptr`` may be set too, but the address is always that of the tensor.
 
     Raises ValueError if the address is no multiple of ``alignment_bytes``, TypeError if ``tensor``
-    is no tensor.
+    is no tensor, BufferError if it has no strided memory.
     """
 
     def __init__(
@@ -41,7 +39,7 @@ class TensorWrapper:
         if isinstance(tensor, TensorWrapper):
             alignment_bytes = alignment_bytes or tensor._alignment_bytes
             tensor = core_of(tensor)
-        self._describe(_core.TensorWrapper(tensor, alignment_bytes))
+        self._describe(_core.TensorWrapper(without_memory(tensor), alignment_bytes))
 
     @classmethod
     def of_core(cls, native: _core.TensorWrapper) -> "TensorWrapper":
@@ -61,7 +59,7 @@ class TensorWrapper:
             self._stride = tuple(tensor.stride())
         elif 1 in self._shape:
             self._stride = _with_unit_extents(self._shape, self._stride)
-        if native.element_type.name == _PAIRS_OF_FOUR_BITS:
+        if native.element_type.name == PAIRS_OF_FOUR_BITS:
             self._shape, self._stride = _unpacked(self._shape, self._stride)
 
     def detached(self) -> "TensorWrapper":
