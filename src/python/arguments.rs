@@ -1,6 +1,6 @@
 //! The argument classes: the operands of a problem, with its accumulator type and epilogue.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -270,7 +270,7 @@ impl GemmArguments {
 /// `GemmArguments` whose attributes a subclass written in Python sets. Its constructor calls the
 /// method `__cutlass_init__` with the parameters, if the core has no counterpart of an operand, an
 /// object with `__cutlass_operand__` stands for an operand or the epilogue, the core does not know
-/// the class of the epilogue, or `performance` is not None.
+/// the class of the epilogue, an operand has no memory, or `performance` is not None.
 #[pyclass(module = "cutlass_api.arguments", extends = GemmArguments, subclass, frozen)]
 pub struct OpenGemmArguments;
 
@@ -291,9 +291,10 @@ impl OpenGemmArguments {
         performance: Option<Py<PyAny>>,
         prologue: Option<Py<PrologueArguments>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let base =
-            GemmArguments::new(A, B, out, accumulator_type, epilogue, performance, prologue)?;
-        Ok(base.add_subclass(OpenGemmArguments))
+        let py = A.py();
+        GemmArguments::new(A, B, out, accumulator_type, epilogue, performance, prologue)
+            .or_else(|error| unread_after(py, error))
+            .map(|base| base.add_subclass(OpenGemmArguments))
     }
 
     // Any signature costs more: the constructor has read the parameters.
@@ -312,6 +313,17 @@ impl OpenGemmArguments {
         slf.call_method(intern!(slf.py(), "__cutlass_init__"), args, kwargs)?;
         Ok(())
     }
+}
+
+/// Arguments that `__cutlass_init__` makes, if an operand has no memory: it replaces tensors of
+/// torch's meta device, and raises for others. Returns other errors.
+#[cold]
+fn unread_after(py: Python<'_>, error: PyErr) -> PyResult<PyClassInitializer<GemmArguments>> {
+    if !error.is_instance_of::<PyBufferError>(py) {
+        return Err(error);
+    }
+    let base = RuntimeArguments { performance: None, native: None };
+    Ok(PyClassInitializer::from(base).add_subclass(GemmArguments))
 }
 
 arguments!(
