@@ -164,7 +164,7 @@ def test_filters_and_the_manifest():
     assert manifest.filter_operators(args, is_wide, "90a", [RUTLASS]) == found
     assert manifest.filter_operators(fake_arguments(dtype=torch.float64)) == []
     kind = type(found[0])
-    assert kind.generate_operators(is_wide, None, "90a", args)[0] is found[0]
+    assert kind.generate_operators(is_wide, None, "90a", args)[0] == found[0]
 
 
 def test_all_kernels_are_described():

@@ -163,6 +163,13 @@ class KernelOperator(nvidia.Operator):
     def _initialize_workspace(self, args: Any, workspace: Any) -> None:
         """Kernels of this package need no preparation."""
 
+    def __eq__(self, other: object) -> bool:
+        """Operators of one kernel are equal, also those of different searches."""
+        return type(other) is type(self) and getattr(other, "own", None) == self.own
+
+    def __hash__(self) -> int:
+        return hash(self.own)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.metadata.operator_name}>"
 
