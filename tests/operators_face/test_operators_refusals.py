@@ -262,3 +262,22 @@ def test_constraints_of_four_bits_count_elements():
         assert serves(tensor, stride, 32) and serves(TensorWrapper(tensor), stride, 32)
         assert not serves(tensor, stride, 64)  # a row has 96 elements
         assert not serves(tensor, stride[::-1], 32)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"metadata_filter": "x"},
+        {"providers": "cutedsl"},
+        {"providers": ["cutedsl"]},
+        {"providers": ops.CuTeDSLProvider},
+        {"heuristic": "x"},
+        {"limit": "3"},
+        {"limit": 1.5},
+    ],
+    ids=str,
+)
+def test_parameters_of_a_search_of_other_classes(wrong):
+    (name,) = wrong
+    with pytest.raises(TypeError, match=f"{name} is .*; pass a"):
+        ops.get_operators(real_arguments()[0], **wrong)

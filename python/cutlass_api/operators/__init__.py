@@ -81,11 +81,15 @@ def get_operators(
     - ``heuristic``: orders the operators anew, and may leave some out.
     - ``limit``: how many to return at most; None: all.
 
-    Raises ValueError if ``limit`` is not positive, NotImplementedError for a target that no
-    operator runs on, and RuntimeError if the heuristic returns an operator that is new or repeated.
+    Raises ValueError if ``limit`` is not positive, TypeError for objects of other classes,
+    NotImplementedError for a target that no operator runs on, and RuntimeError if the heuristic
+    returns an operator that is new or repeated.
     """
-    if limit is not None and limit <= 0:
-        raise ValueError(f"limit is {limit}; pass a positive number or None")
+    if limit is not None and not (isinstance(limit, int) and limit > 0):
+        kind = ValueError if isinstance(limit, int) else TypeError
+        raise kind(f"limit is {limit!r}; pass a positive integer or None")
+    if heuristic is not None and not hasattr(heuristic, "rank"):
+        raise TypeError(f"heuristic is {heuristic!r}; pass a Heuristic or None")
     found = Manifest.get_operators(args, metadata_filter, target_sm, providers)
     if heuristic is not None:
         ranked = heuristic.rank(args, list(found), target_sm=target_sm, limit=limit)

@@ -28,7 +28,9 @@ class Manifest:
     ) -> list[Operator]:
         """As :func:`cutlass_api.operators.get_operators` without a heuristic."""
         target = TargetSm.ensure(target_sm)
-        chosen = available_providers.values() if providers is None else providers
+        chosen: Any = available_providers.values() if providers is None else _checked(providers)
+        if metadata_filter is not None and not callable(metadata_filter):
+            raise TypeError(f"metadata_filter is {metadata_filter!r}; pass a function, or None")
         found, unserved = [], None
         for provider in chosen:
             generate = provider.generate_operators
@@ -84,6 +86,17 @@ class Manifest:
 
     def __repr__(self) -> str:
         return f"<Manifest of {len(self._operators)} operators>"
+
+
+def _checked(providers: Any) -> Any:
+    """The providers. Raises TypeError unless they are a collection of classes of providers."""
+    is_collection = not isinstance(providers, (str, type))
+    if not (is_collection and all(hasattr(each, "generate_operators") for each in providers)):
+        raise TypeError(
+            f"providers is {providers!r}; pass a list of provider classes, such as "
+            "[CuTeDSLProvider], or None for all"
+        )
+    return providers
 
 
 __all__ = ["Manifest"]
