@@ -74,16 +74,8 @@
 #include "sm90/tile_order.cuh"
 #include "sm90/weight_scales.cuh"
 
-template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
-          int TILE_M, int TILE_N, int A_ROW_BYTES, int B_ROW_BYTES, int STAGES, int CONSUMERS,
-          Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID,
-          bool OUT_TRANSPOSED, Groups GROUPS, int A_ALIGN, bool FAST_SUMS, class Epilogue,
-          int MATRICES = 1, bool MATRICES_ARE_A = false>
-struct Sm90Gemm {
-  using Config =
-      Sm90Config<A, B, Accumulator, Out, A_K_MAJOR, B_K_MAJOR, TILE_M, TILE_N, A_ROW_BYTES,
-                 B_ROW_BYTES, STAGES, CONSUMERS, SCHEDULE, CLUSTER_M, CLUSTER_N, SPLIT, OVER_GRID,
-                 OUT_TRANSPOSED, GROUPS, A_ALIGN, FAST_SUMS, Epilogue, MATRICES, MATRICES_ARE_A>;
+template <class Parameters, class Epilogue> struct Sm90Gemm {
+  using Config = Sm90Config<Parameters, Epilogue>;
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using TileOrder = Sm90TileOrder<Config>;
@@ -97,15 +89,12 @@ struct Sm90Gemm {
   using Store = Sm90Store<Config>;
   using Totals = typename Registers::Totals;
   static constexpr bool PING_PONG = Config::PING_PONG, GROUPED = Config::GROUPED,
-                        ALONG_M = Config::ALONG_M, ALONG_K = Config::ALONG_K;
-
-  // What the host computes too: the generated program asserts that both agree.
-  static constexpr int THREADS = Config::THREADS, CLUSTER = Config::CLUSTER;
-  static constexpr int SMEM_BYTES = Memory::BYTES, BOX_N = Memory::BOX_N;
+                        ALONG_M = Config::ALONG_M, ALONG_K = Config::ALONG_K,
+                        OVER_GRID = Config::OVER_GRID, OUT_TRANSPOSED = Config::OUT_TRANSPOSED;
+  static constexpr int CONSUMERS = Config::CONSUMERS, SPLIT = Config::SPLIT,
+                       MATRICES = Config::MATRICES, CLUSTER = Config::CLUSTER;
+  static constexpr int THREADS = Config::THREADS, SMEM_BYTES = Memory::BYTES;
   static constexpr int MIN_CTAS = Registers::MIN_CTAS;  // per multiprocessor
-  static constexpr int MAX_SPLITS = GridSplitWord::MAX_SPLITS,
-                       WORD_STRIDE = GridSplitWord::WORD_STRIDE;
-  static constexpr int SPLITS_AT_ONCE = Registers::SPLITS_AT_ONCE;
   using BoxesB = typename Producer::BoxesB;
 
   static __device__ __forceinline__ void run(const Sm90Params& params, Epilogue epilogue) {
@@ -115,7 +104,7 @@ struct Sm90Gemm {
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
     const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
     // Which of the tile's splits of K this CTA computes.
-    unsigned split = rank / (CLUSTER_M * CLUSTER_N), splits = SPLIT;
+    unsigned split = rank / Config::TILES_PER_CLUSTER, splits = SPLIT;
 
     const bool gathers = Producer::gathers(params);
 

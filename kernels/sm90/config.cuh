@@ -1,5 +1,5 @@
-// The configuration of an sm90 kernel: its template parameters, by name, and what follows from them
-// for tiles, clusters and splits. Other headers take it as their one template parameter `Config`.
+// The configuration of an sm90 kernel: its parameters, and what follows from them for tiles,
+// clusters and splits. Other headers take it as their one template parameter `Config`.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/groups.cuh"
@@ -17,33 +17,26 @@ __host__ __device__ constexpr int reducer_columns(int tile_n, int split, int uni
   return columns;
 }
 
-// The parameters are those of Sm90Gemm.
-template <class A_, class B_, class Accumulator_, class Out_, bool A_K_MAJOR_, bool B_K_MAJOR_,
-          int TILE_M_, int TILE_N_, int A_ROW_BYTES_, int B_ROW_BYTES_, int STAGES_, int CONSUMERS_,
-          Schedule SCHEDULE_, int CLUSTER_M_, int CLUSTER_N_, int SPLIT_, bool OVER_GRID_,
-          bool OUT_TRANSPOSED_, Groups GROUPS_, int A_ALIGN_, bool FAST_SUMS_, class Epilogue_,
-          int MATRICES_, bool MATRICES_ARE_A_>
-struct Sm90Config {
-  // ---- template parameters, by name ----
-
-  using A = A_;
-  using B = B_;
-  using Accumulator = Accumulator_;
-  using Out = Out_;
+// `Parameters`: constants of a program, by the names below (src/kernel/sm90/source.rs).
+template <class Parameters, class Epilogue_> struct Sm90Config : Parameters {
   using Epilogue = Epilogue_;
-  static constexpr bool A_K_MAJOR = A_K_MAJOR_, B_K_MAJOR = B_K_MAJOR_;
-  static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, STAGES = STAGES_;
+  using Parameters::A_K_MAJOR, Parameters::B_K_MAJOR;
+  using Parameters::TILE_M, Parameters::TILE_N, Parameters::STAGES;
+  using typename Parameters::A, typename Parameters::B, typename Parameters::Accumulator,
+      typename Parameters::Out;
   // Of a row in shared memory: 128, or 64 for the A of a mixed product, whose K blocks then have
   // half the length, and for a box of a B that is not K-major.
-  static constexpr int A_ROW_BYTES = A_ROW_BYTES_, B_ROW_BYTES = B_ROW_BYTES_;
-  static constexpr int CONSUMERS = CONSUMERS_;                          // warpgroups
-  static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;  // tiles of a cluster
-  static constexpr int SPLIT = SPLIT_;  // CTAs that share a tile; if OVER_GRID, its reducer CTAs
-  static constexpr bool OVER_GRID = OVER_GRID_, OUT_TRANSPOSED = OUT_TRANSPOSED_;
-  static constexpr bool GROUPED = GROUPS_ != Groups::NONE, ALONG_M = GROUPS_ == Groups::ALONG_M,
-                        ALONG_K = GROUPS_ == Groups::ALONG_K;
-  static constexpr int A_ALIGN = A_ALIGN_;  // bytes: 16, or 8 or 4 for an A that TMA cannot address
-  static constexpr bool FAST_SUMS = FAST_SUMS_;  // float8: one chain of products (registers.cuh)
+  using Parameters::A_ALIGN;  // bytes: 16, or 8 or 4 for an A that TMA cannot address
+  using Parameters::A_ROW_BYTES, Parameters::B_ROW_BYTES;
+  using Parameters::CLUSTER_M, Parameters::CLUSTER_N;  // tiles of a cluster
+  using Parameters::CONSUMERS;                         // warpgroups
+  using Parameters::FAST_SUMS;  // float8: one chain of products (registers.cuh)
+  using Parameters::OVER_GRID, Parameters::OUT_TRANSPOSED;
+  using Parameters::SPLIT;  // CTAs that share a tile; if OVER_GRID, its reducer CTAs
+  static constexpr bool PING_PONG = Parameters::SCHEDULE == Schedule::PING_PONG;
+  static constexpr bool GROUPED = Parameters::GROUPS != Groups::NONE,
+                        ALONG_M = Parameters::GROUPS == Groups::ALONG_M,
+                        ALONG_K = Parameters::GROUPS == Groups::ALONG_K;
 
   // ---- dual GEMM ----
 
@@ -62,14 +55,12 @@ struct Sm90Config {
   // The columns of MATRICES matrices B lie side by side in the output. A tile lies in one of them,
   // each of which has a tensor map. The matrices are on the side of the program's A if
   // MATRICES_ARE_A.
-  static constexpr int MATRICES = MATRICES_;
-  static constexpr bool MATRICES_ARE_A = MATRICES_ARE_A_;
+  using Parameters::MATRICES, Parameters::MATRICES_ARE_A;
   static_assert(MATRICES == 1 || (class_of<A> == ElementClass::HALF && !DUAL && !GROUPED &&
-                                  (MATRICES_ARE_A ? A_K_MAJOR_ : B_K_MAJOR_) && A_ALIGN == 16));
+                                  (MATRICES_ARE_A ? A_K_MAJOR : B_K_MAJOR) && A_ALIGN == 16));
 
   // ---- threads and tiles ----
 
-  static constexpr bool PING_PONG = SCHEDULE_ == Schedule::PING_PONG;
   static constexpr int WARPGROUP = 128;
   static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
   static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
@@ -80,8 +71,8 @@ struct Sm90Config {
                 TILE_N <= 256);
   static_assert(!GROUPED || SPLIT == 1);
   // Consumers clear lines of MN-major tiles, and bytes of K-major ones.
-  static_assert(!ALONG_K || (A_K_MAJOR ? bits_of<A_> == 8 && bits_of<B_> == 8 && B_K_MAJOR
-                                       : bits_of<A_> == 16 && bits_of<B_> == 16 && !B_K_MAJOR));
+  static_assert(!ALONG_K || (A_K_MAJOR ? bits_of<A> == 8 && bits_of<B> == 8 && B_K_MAJOR
+                                       : bits_of<A> == 16 && bits_of<B> == 16 && !B_K_MAJOR));
 
   // ---- operands ----
 

@@ -6,8 +6,8 @@ use super::types::Types;
 
 /// What a family contributes to the text of a program.
 pub struct ProgramParts {
-    /// The name of the function in profilers, after the family. Derived from the values in `work`
-    /// alone, so that kernels with equal `work` share a program.
+    /// The name of the function in profilers, after the family. Derived from the values in
+    /// `definitions` and `work` alone, so that kernels in which both are equal share a program.
     pub name: String,
     /// The header that defines the class named in `work`.
     pub header: &'static str,

@@ -3,40 +3,53 @@
 use super::config::{Schedule, Sm90};
 use super::memory::MOST_SCALE_REGISTERS;
 use super::split::{MAX_SPLITS, SPLITS_AT_ONCE, WORD_STRIDE};
-use crate::kernel::program::{
-    ProgramParts, joint_arguments, launch_checks, name_of_gemm, orders, type_arguments,
-};
+use crate::kernel::program::{ProgramParts, joint_arguments, launch_checks, name_of_gemm, orders};
 use crate::kernel::types::Types;
 
 pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
-    let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
-    let Sm90 { split, over_grid, swapped, groups, align, fast_sums, .. } = *config;
-    let [a_k_major, b_k_major] = config.k_major();
     // The operands' types in the order of `wgmma`.
     let ordered = if config.swapped { types.transposed() } else { types };
-    let (arguments, [a_row, b_row]) =
-        (type_arguments(ordered), [0, 1].map(|at| config.row_bytes(at)));
-    let (mut matrices, _) = joint_arguments(config.matrices);
-    if config.matrices > 1 {
-        matrices += &format!(", {}", config.side_of(config.joined.into()) == 0);
+    ProgramParts {
+        name: name(config, ordered),
+        header: "sm90.cuh",
+        definitions: parameters(config, ordered) + &sum_names(config, types),
+        work: format!("Sm90Gemm<Parameters, {epilogue}>"),
+        parameter: if config.matrices > 1 { "JointSm90Params" } else { "Sm90Params" },
+        checks: checks(config, types),
     }
-    let groups = groups.argument();
+}
+
+/// The constants of a program, by the names that `Sm90Config` uses. `types`: in the order of
+/// `wgmma`.
+fn parameters(config: &Sm90, types: Types) -> String {
+    let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
+    let Sm90 { split, over_grid, swapped, groups, align, fast_sums, matrices, .. } = *config;
+    let Types { a, b, accumulator, out } = types;
+    let [a, b, accumulator, out] = [a, b, accumulator, out].map(|dtype| dtype.short_name());
+    let [a_k_major, b_k_major] = config.k_major();
+    let [a_row, b_row] = [0, 1].map(|at| config.row_bytes(at));
+    let matrices_are_a = matrices > 1 && config.side_of(config.joined.into()) == 0;
     let schedule = match config.schedule {
         Schedule::Cooperative => "COOPERATIVE",
         Schedule::PingPong => "PING_PONG",
     };
-    ProgramParts {
-        name: name(config, ordered),
-        header: "sm90.cuh",
-        definitions: sum_names(config, types),
-        work: format!(
-            "Sm90Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {a_row}, {b_row}, {stages}, \
-             {consumers}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {split}, {over_grid}, \
-             {swapped}, {groups}, {align}, {fast_sums}, {epilogue}{matrices}>"
-        ),
-        parameter: if config.matrices > 1 { "JointSm90Params" } else { "Sm90Params" },
-        checks: checks(config, types),
-    }
+    format!(
+        "struct Parameters {{
+  using A = {a}; using B = {b};
+  using Accumulator = {accumulator}; using Out = {out};
+  static constexpr bool A_K_MAJOR = {a_k_major}, B_K_MAJOR = {b_k_major};
+  static constexpr int TILE_M = {m}, TILE_N = {n}, STAGES = {stages}, CONSUMERS = {consumers};
+  static constexpr int A_ROW_BYTES = {a_row}, B_ROW_BYTES = {b_row}, A_ALIGN = {align};
+  static constexpr int CLUSTER_M = {cluster_m}, CLUSTER_N = {cluster_n}, SPLIT = {split};
+  static constexpr bool OVER_GRID = {over_grid}, OUT_TRANSPOSED = {swapped};
+  static constexpr bool FAST_SUMS = {fast_sums}, MATRICES_ARE_A = {matrices_are_a};
+  static constexpr int MATRICES = {matrices};
+  static constexpr Schedule SCHEDULE = Schedule::{schedule};
+  static constexpr Groups GROUPS = {groups};
+}};
+",
+        groups = groups.argument(),
+    )
 }
 
 /// The name of the program. `types`: in the order of `wgmma`.
@@ -67,26 +80,27 @@ fn name(config: &Sm90, types: Types) -> String {
 fn checks(config: &Sm90, types: Types) -> String {
     let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
     let mut checks = launch_checks(config.threads(), config.shared_bytes(types));
-    checks += &format!(" && Work::CLUSTER == {cluster} && Work::MIN_CTAS >= {ctas}");
+    checks += &format!(" && Work::Config::CLUSTER == {cluster} && Work::MIN_CTAS >= {ctas}");
     if config.k_major()[1] {
         let [longest, shortest] = config.slices(1);
-        checks +=
-            &format!(" && Work::BoxesB::SLICE == {longest} && Work::BoxesB::SHORT == {shortest}");
+        let boxes = "Work::Producer::BoxesB";
+        checks += &format!(" && {boxes}::SLICE == {longest} && {boxes}::SHORT == {shortest}");
     }
     if !config.swapped {
-        checks += &format!(" && Work::BOX_N == {}", config.box_n(types));
+        checks += &format!(" && Work::Memory::BOX_N == {}", config.box_n(types));
     }
     if config.over_grid {
         checks += &format!(
-            " && Work::MAX_SPLITS == {MAX_SPLITS} && Work::SPLITS_AT_ONCE == {SPLITS_AT_ONCE} \
-             && Work::WORD_STRIDE == {WORD_STRIDE}"
+            " && GridSplitWord::MAX_SPLITS == {MAX_SPLITS} \
+             && GridSplitWord::WORD_STRIDE == {WORD_STRIDE} \
+             && Work::Registers::SPLITS_AT_ONCE == {SPLITS_AT_ONCE}"
         );
     }
     if config.promotes_sums(types) {
-        let left = config.left_of_sums(types);
+        let (scales, left) = ("Work::Registers::Scales", config.left_of_sums(types));
         checks += &format!(
-            " && Work::Scales::LEFT == {left} && Work::Scales::MOST == {MOST_SCALE_REGISTERS} && \
-             (!Work::Scales::PRESENT || Work::Scales::REGISTERS <= {left})"
+            " && {scales}::LEFT == {left} && {scales}::MOST == {MOST_SCALE_REGISTERS} \
+             && (!{scales}::PRESENT || {scales}::REGISTERS <= {left})"
         );
     }
     checks
