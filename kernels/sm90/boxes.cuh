@@ -81,18 +81,15 @@ struct Sm90Boxes {
     return boxes;
   }
 
-  // Most tiles have ALL boxes, which load_all() loads without a loop: the time from a stage's
+  // Most tiles have ALL boxes, which are loaded without a loop (HAS_ALL): the time from a stage's
   // release to its next loads is on the critical path.
   __device__ __forceinline__ bool has_all() const { return count == ALL; }
-  __device__ __forceinline__ void load_all(unsigned shared, const TensorMap* map, unsigned barrier,
-                                           int k, int slice, unsigned ctas) const {
-#pragma unroll
-    for (int box = 0; box < ALL; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
-  }
+  template <bool HAS_ALL>
   __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier,
                                        int k, int slice, unsigned ctas) const {
-#pragma unroll 1
-    for (int box = 0; box < count; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
+#pragma unroll(HAS_ALL ? ALL : 1)
+    for (int box = 0; box < (HAS_ALL ? ALL : count); ++box)
+      load_box(shared, map, barrier, box, k, slice, ctas);
   }
   // Fetches the boxes into L2. For a K-major tile with one box of K.
   __device__ __forceinline__ void prefetch(const TensorMap* map, int k) const {

@@ -18,7 +18,8 @@ template <class Config> struct Sm90ClusterSplit {
 
   // By one thread, before the CTAs of the cluster synchronize. `arrived` completes when the partial
   // sums of all splits have arrived at this CTA, if it is a reducer.
-  static __device__ __forceinline__ void init(unsigned arrived, unsigned split) {
+  static __device__ __forceinline__ void init(unsigned arrived, unsigned rank) {
+    const unsigned split = rank / Config::TILES_PER_CLUSTER;
     ptx::barrier_init(arrived, 1);
     ptx::barrier_arrive_expect_tx(arrived,
                                   split < Config::SHARES ? Config::SPLIT * Config::SHARE_BYTES : 0);

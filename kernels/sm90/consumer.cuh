@@ -1,389 +1,147 @@
-// A consumer warpgroup's main loop: multiplies the stages of a tile.
+// The consumer warpgroups: multiply tiles, and store them through the epilogue.
 #pragma once
-#include "common/mbarrier.cuh"
+#include "common/epilogue.cuh"
 #include "common/ptx.cuh"
-#include "common/tma.cuh"
-#include "common/vector.cuh"
 #include "common/wgmma.cuh"
+#include "sm90/cluster_split.cuh"
 #include "sm90/config.cuh"
+#include "sm90/factors.cuh"
+#include "sm90/grid_split.cuh"
+#include "sm90/main_loop.cuh"
+#include "sm90/params.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/registers.cuh"
-#include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
-#include "sm90/weight_scales.cuh"
+#include "sm90/store_rows.cuh"
+#include "sm90/store_transposed.cuh"
+#include "sm90/tile_order.cuh"
 
 template <class Config> struct Sm90Consumer {
+  using Epilogue = typename Config::Epilogue;
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using Pipeline = Sm90Pipeline<Config>;
-  using Scales =
-      typename Conditional<Config::MIXED, Sm90WeightScales<Config>, Sm90Scales<Config>>::Type;
-  using Slot = typename Pipeline::Slot;
-  using Multiply = typename Config::Multiply;
-  using Fragments = typename Conditional<
-      Config::MIXED,
-      typename Conditional<bits_of<typename Config::A> == 4,
-                           ptx::CodeFragments<Config::M_BLOCKS, typename Config::B,
-                                              typename Config::A, Config::A_ROW_BYTES>,
-                           ptx::WidenedFragments<Config::M_BLOCKS, typename Config::B,
-                                                 typename Config::A, Config::A_ROW_BYTES>>::Type,
-      ptx::WgmmaFragments<Config::M_BLOCKS>>::Type;
+  using MainLoop = Sm90MainLoop<Config>;
+  using StoreRows = Sm90StoreRows<Config>;
+  using StoreTransposed = Sm90StoreTransposed<Config>;
+  using Tile = typename Sm90TileOrder<Config>::Tile;
+  using Work = typename Sm90TileOrder<Config>::Work;
+  using Early = typename StoreRows::Early;
+  static constexpr bool PING_PONG = Config::PING_PONG, ALONG_K = Config::ALONG_K;
 
-  // Multiplies one tile. Two K blocks are in flight: block i + 1 is issued before block i is
-  // complete; then the stage of block i is released.
-  // `depth` and `head`: those of the tile (sm90/tile_order.cuh), if ALONG_K.
-  static __device__ __forceinline__ void multiply(Slot& slot, int blocks, int depth, int head,
-                                                  unsigned rank, int warpgroup,
-                                                  const Pipeline& pipeline, Scales scales) {
-    if constexpr (Registers::CHAINED && Registers::CHAIN == 1) {
-      multiply_promoted(slot, blocks, depth, head, rank, warpgroup, pipeline, scales);
-      return;
+  const Sm90Params& params;
+  const Epilogue& epilogue;
+  Work& work;
+  const Pipeline& pipeline;
+  unsigned char* const shared_memory;
+  const int warp, warpgroup;
+  unsigned char* const slabs =
+      shared_memory + Memory::SLABS_AT + warp * (Memory::SLABS * Memory::SLAB_BYTES);
+  int slab = 0;  // the slab to fill next
+
+  __device__ __forceinline__ void consume() {
+    if constexpr (Registers::REDISTRIBUTE) ptx::grow_registers<Registers::CONSUMER>();
+    if constexpr (!Config::GROUPED) sm90_begin<Config>();
+    ptx::declare_sums<Registers::SUMS>();
+    if constexpr (Registers::TOTALS > 0) ptx::declare_totals<Registers::TOTALS>();
+    // First row in the tile: of the warpgroup, of the warp.
+    const int warpgroup_m = PING_PONG ? 0 : warpgroup * Config::M_BLOCKS * 64,
+              warp_m = warpgroup_m + warp % 4 * 16;
+    MainLoop main_loop{pipeline, work.rank, warpgroup};
+    if constexpr (PING_PONG) {
+      if (!ALONG_K || warpgroup == 1) main_loop.slot.skip(warpgroup * work.blocks_at(work.cluster));
+      if (warpgroup == Config::CONSUMERS - 1) Pipeline::pass_turn(warpgroup);
     }
-    // Two consumers end their chains at different K blocks: while one adds up, the other
-    // multiplies.
-    const int chained =
-        Config::PING_PONG ? 0 : warpgroup * Registers::CHAIN / Config::CONSUMERS_PER_TILE;
-    unsigned previous_stage = 0;
-    if constexpr (Registers::CHAINED) ptx::clear_totals<0, Registers::SUMS>();
-    if constexpr (Config::MIXED)
-      previous_stage = multiply_widened(slot, blocks, rank, warpgroup, pipeline, scales);
-    else if constexpr (Config::A_FROM_REGISTERS)
-      previous_stage = multiply_from_registers(slot, blocks, rank, warpgroup, pipeline);
-    else
+
 #pragma unroll 1
-      for (int block = 0; block < blocks; ++block) {
-        const unsigned stage = pipeline.stage(slot);
-        // This warpgroup's rows of A; all columns of B, whose MN-major boxes have 64 rows each.
-        const auto a = ptx::matrix_descriptor(
-            stage + (Config::PING_PONG ? 0 : warpgroup) * (Config::M_BLOCKS * Memory::BLOCK_BYTES),
-            Memory::BLOCK_BYTES);
-        const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(stage + Memory::A_BYTES,
-                                                                   64 * Config::B_ROW_BYTES);
-        // Wait until the stage's bytes have arrived.
-        ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-        // cp.async writes through the generic proxy; wgmma reads through the async proxy.
-        if constexpr (Config::A_BY_THREADS) ptx::fence_async_proxy();
-        if constexpr (Config::ALONG_K)
-          clear_others(stage, block == 0 ? head : 0, depth - block * Config::TILE_K, warpgroup);
-        // The first block of a tile, or of a chain, overwrites the accumulators.
-        const bool adds =
-            block > 0 && (!Registers::CHAINED || (chained + block) % Registers::CHAIN > 0);
-        if constexpr (Registers::CHAINED)
-          if (!adds && block > 0) {
-            ptx::wgmma_wait<0>();
-            ptx::add_to_totals<0, Registers::SUMS>();
-          }
-        ptx::wgmma_fence();
-        Multiply::template issue<0>(a, b, adds);
-        if constexpr (Config::M_BLOCKS > 1)
-          Multiply::template issue<1>(a + Memory::BLOCK_BYTES / 16, b, adds);
-        ptx::wgmma_commit();
-        // The previous block is complete: release its stage.
-        ptx::wgmma_wait<1>();
-        if (block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
-        previous_stage = slot.stage;
-        slot.advance();
+    for (unsigned index = work.cluster + (PING_PONG ? warpgroup * work.clusters : 0);
+         work.order.has(index); index += (PING_PONG ? Config::CONSUMERS : 1) * work.clusters) {
+      Tile tile = work.order[index];
+      // Compute the tile's place while its first block is in flight.
+      ptx::compute_here(tile.batch);
+      ptx::compute_here(tile.m);
+      ptx::compute_here(tile.n);
+      const int end_m = tile.end_m(params), end_n = tile.end_n(params);
+      const int m = tile.m + warp_m,
+                n = Config::output_column(tile.n + work.split * Config::EPILOGUE_N);
+      Early early;
+      if constexpr (Registers::LOAD_EARLY)
+        StoreRows::load_early(early, params, epilogue, tile.batch, m, n, end_m);
+      const int blocks = work.blocks_of(tile);
+      // The K blocks that the other consumer of a ping-pong takes next.
+      const int others = PING_PONG ? work.blocks_at(index + work.clusters) : 0;
+
+      // Multiply. In ping-pong, consumers take turns, and the others use the stages in between.
+      if constexpr (PING_PONG) Pipeline::wait_for_turn(warpgroup);
+      if (Config::RELEASES_STAGES && (tile.m + warpgroup_m >= end_m || tile.n >= end_n)) {
+        main_loop.release_stages(blocks);
+      } else {
+        main_loop.multiply(
+            blocks, tile.depth, tile.head,
+            typename MainLoop::Scales(params, epilogue, tile.batch, m, tile.n, work.k_of(tile, 0)));
+        // Not where both paths meet: ptxas would then complete each wgmma before the next.
+        if constexpr (Sm90Factors<Config>::PRESENT)
+          Sm90Factors<Config>::apply(params, epilogue, tile.batch, m, tile.n, end_m);
       }
-    if constexpr (Config::PING_PONG) Pipeline::pass_turn(warpgroup);
-    ptx::wgmma_wait<0>();
-    if constexpr (Registers::CHAINED) ptx::add_totals<0, Registers::SUMS>();
-    if constexpr (Config::MIXED)
-      if constexpr (Scales::REST != 1) ptx::multiply_all_sums<0, Registers::SUMS>(Scales::REST);
-    Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
+      if constexpr (PING_PONG) main_loop.slot.skip(others);
+
+      const int end = Config::OUT_TRANSPOSED ? end_n : end_m;  // of the output's rows
+      if constexpr (Config::SPLIT == 1) {
+        // `last`: the other consumer has no tile left to multiply. (Unknown if ALONG_M: asking for
+        // a tile moves the group walk.)
+        bool last = false;
+        if constexpr (PING_PONG && !Config::ALONG_M) last = !work.order.has(index + work.clusters);
+        store<typename Registers::OfTile>(early, tile.batch, m, n, end, last);
+      } else {
+        store_split(early, tile, m, n, end);
+        // One tile per CTA. A path back to wgmma, which reads the accumulators, would keep these in
+        // registers beside the totals. From the polling loop of a grid split, it would make the
+        // compiler lose track of the warps' convergence.
+        break;
+      }
+    }
   }
 
-  // Overwrites the K of other groups in a block by zeros, before `first` and from `end` on: of this
-  // warpgroup's rows of A, and of all columns of B. (Zeros in one operand do not suffice: the other
-  // may be NaN.) Warpgroups that share a tile write the same bytes to B, and each waits for its own
-  // only.
-  static __device__ __forceinline__ void clear_others(unsigned stage, int first, int end,
-                                                      int warpgroup) {
-    if (end >= Config::TILE_K && (!Config::A_K_MAJOR || first == 0)) return;
-    const unsigned a = stage +
-                       (Config::PING_PONG ? 0 : warpgroup * Config::M_BLOCKS) * Memory::BLOCK_BYTES,
-                   b = stage + Memory::A_BYTES;
-    if constexpr (Config::A_K_MAJOR) {
-      clear_bytes(a, Config::M_BLOCKS * 64, first, end);
-      clear_bytes(b, Config::TILE_N, first, end);
+ private:
+  // Adds up the shares of a tile that this CTA reduces, and stores them.
+  __device__ __forceinline__ void store_split(const Early& early, const Tile& tile, int m, int n,
+                                              int end) {
+    using Totals = typename Registers::Totals;
+    if constexpr (Config::OVER_GRID) {
+      Sm90GridSplit<Config> reduction(params, work);
+#pragma unroll 1
+      for (unsigned shares = reduction.publish(shared_memory + Memory::SPLIT_WORD_AT); shares != 0;
+           shares &= shares - 1) {
+        const int share = __ffs(shares) - 1;
+        reduction.add_up(share);
+        store<Totals>(early, tile.batch, m, tile.n + share * Config::EPILOGUE_N, end, true);
+      }
     } else {
-#pragma unroll 1
-      for (int block = 0; block < Config::M_BLOCKS; ++block)
-        clear_lines(a + block * Memory::BLOCK_BYTES, Config::A_ROW_BYTES, end);
-#pragma unroll 1
-      for (int box = 0; box < Memory::B_BYTES; box += Config::TILE_K * Config::B_ROW_BYTES)
-        clear_lines(b + box, Config::B_ROW_BYTES, end);
-    }
-    // wgmma reads through the async proxy.
-    ptx::fence_async_proxy();
-    Pipeline::sync_warpgroup();
-  }
-
-  // Of an MN-major box. Each index of K is a line, so that the swizzle permutes zeros.
-  static __device__ __forceinline__ void clear_lines(unsigned box, int row_bytes, int end) {
-    const unsigned thread = threadIdx.x % Config::WARPGROUP;
-#pragma unroll 1
-    for (int at = end * row_bytes + thread * 16; at < Config::TILE_K * row_bytes;
-         at += Config::WARPGROUP * 16)
-      ptx::store_shared(box + at, ptx::Vector{});
-  }
-
-  // Of a K-major tile of 8-bit elements. Each index of K is a byte of a row. The 128-byte swizzle
-  // moves pieces of 16 bytes. Those that also hold K of the group are read first.
-  static __device__ __forceinline__ void clear_bytes(unsigned tile, int rows, int first, int end) {
-    // The bytes of a word before byte `count`.
-    auto before = [](int count) { return count <= 0 ? 0u : ~0u >> (32 - 8 * min(count, 4)); };
-    const int thread = threadIdx.x % Config::WARPGROUP;
-#pragma unroll 1
-    for (int piece = 0; piece < 128; piece += 16) {
-      const int from = first - piece, to = end - piece;
-      if (from <= 0 && to >= 16) continue;
-#pragma unroll 1
-      for (int row = thread; row < rows; row += Config::WARPGROUP) {
-        const unsigned at = tile + row * 128 + (piece ^ row % 8 << 4);
-        ptx::Vector vector{};
-        if (from < 16 && to > 0) {
-          ptx::load_shared(vector.words, at);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) vector.words[i] &= before(to - 4 * i) & ~before(from - 4 * i);
-        }
-        ptx::store_shared(at, vector);
-      }
+      // CTAs of the next grid that find room prefetch its weights while this grid adds up.
+      if constexpr (Config::MIXED) ptx::launch_dependent_grids();
+      Sm90ClusterSplit<Config>::add_up(work.split, work.rank, shared_memory, pipeline.split_word());
+      if constexpr (!Config::MIXED) ptx::launch_dependent_grids();
+      if (work.split < Config::SHARES) store<Totals>(early, tile.batch, m, n, end, true);
     }
   }
 
-  // The same where the sums of each K block, or of each part with a factor of its own, start from
-  // zero and are added to the totals. While a consumer waits and adds up, the other one multiplies.
-  static __device__ __forceinline__ void multiply_promoted(Slot& slot, int blocks, int depth,
-                                                           int head, unsigned rank, int warpgroup,
-                                                           const Pipeline& pipeline,
-                                                           Scales& scales) {
-    static_assert(Config::M_BLOCKS == 1 && !Config::PING_PONG && Config::A_K_MAJOR);
-    constexpr int PARTS = Scales::PARTS, SUMS = Registers::SUMS;
-    constexpr int AHEAD = Scales::PRESENT ? Scales::AHEAD : 0, AT_ONCE = AHEAD > 0 ? AHEAD : 1;
-    typename Scales::Factors factors[AT_ONCE], ahead[AT_ONCE];
-    auto load = [&](auto& parts) {
-#pragma unroll
-      for (auto& part : parts) scales.load_next(part);
-    };
-    if constexpr (Scales::PRESENT) scales.prefetch(blocks * PARTS);
-    if constexpr (AHEAD > 0) load(ahead);
-    ptx::clear_totals<0, SUMS>();
-    int next_part = 0, left = blocks * PARTS;
-    unsigned long long a, b;
-    // Not unrolled: the loads of several iterations would be live at once.
-#pragma unroll 1
-    while (left > 0) {
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        // The part's index in its K block: a constant, unless a K block has more than AT_ONCE.
-        const int part = AT_ONCE % PARTS == 0 ? i % PARTS : next_part;
-        if (part == 0) {
-          const unsigned stage = pipeline.stage(slot);
-          a = ptx::matrix_descriptor(stage + warpgroup * Memory::BLOCK_BYTES, 0);
-          b = ptx::matrix_descriptor(stage + Memory::A_BYTES, 0);
-          ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-          if constexpr (Config::ALONG_K) {
-            clear_others(stage, head, depth, warpgroup);
-            head = 0, depth -= Config::TILE_K;
-          }
-        }
-        // Descriptors count 16 bytes: a K block has 8.
-        ptx::wgmma_fence();
-        Multiply::template issue<0, 4 / PARTS>(a + part * (8 / PARTS), b + part * (8 / PARTS), 0);
-        ptx::wgmma_commit();
-        if constexpr (AHEAD > 0) {
-          if (i == 0) {
-#pragma unroll
-            for (int at = 0; at < AT_ONCE; ++at) factors[at] = ahead[at];
-            load(ahead);
-          }
-        } else if constexpr (Scales::PRESENT) {
-          load(factors);
-        }
-        ptx::wgmma_wait<0>();
-        next_part = (part + 1) % PARTS;
-        if (next_part == 0) {
-          Pipeline::release(pipeline.empty + 8 * slot.stage, rank);
-          slot.advance();
-        }
-        if (--left == 0) {
-          factors[0] = factors[i];
-          break;
-        }
-        if constexpr (Scales::PRESENT)
-          ptx::add_scaled_to_totals<0, SUMS>(factors[i]);
-        else
-          ptx::add_to_totals<0, SUMS>();
-      }
-    }
-    if constexpr (Scales::PRESENT)
-      ptx::add_totals_scaled<0, SUMS>(factors[0]);
+  // Stores a warp's accumulators through the epilogue: M_BLOCKS strips of 16 rows, 64 rows apart,
+  // of EPILOGUE_N columns. The first is at row m, column n. The output's rows from `end` on are not
+  // stored. They pass through slabs of shared memory, because lanes hold fragments of wgmma, and
+  // memory needs contiguous lines.
+  //   Sums     ptx::Results: the accumulators, or the totals of a split tile
+  //   early    the epilogue's operands, if they are loaded before the main loop
+  //   last     no other warpgroup of this CTA multiplies meanwhile
+  template <class Sums>
+  __device__ __forceinline__ void store(const Early& early, int batch, int m, int n, int end,
+                                        bool last) {
+    if constexpr (Config::PAIRED_ROWS && Config::OUT_TRANSPOSED && is_same<Epilogue, Identity>)
+      if (StoreTransposed::template store_pairs<Sums>(params, batch, m, n, end)) return;
+    if constexpr (Config::OUT_TRANSPOSED && Memory::BY_LINES)
+      StoreTransposed::template store_lines<Sums>(params, slabs, slab, batch, m, n, end);
+    else if constexpr (Config::OUT_TRANSPOSED)
+      StoreTransposed::template store_elements<Sums>(params, epilogue, slabs, batch, m, n, end);
     else
-      ptx::add_totals<0, SUMS>();
-  }
-
-  // Issues a group of instructions with A from registers. `b`: descriptor of the stage's tile of B.
-  static __device__ __forceinline__ void multiply_group(const unsigned (&a)[Config::M_BLOCKS][8],
-                                                        unsigned long long b, int group,
-                                                        bool adds) {
-    // Descriptors count 16 bytes. A K-major row has two groups in each 128 bytes.
-    const int offset = !Config::B_K_MAJOR
-                           ? group * (32 * Config::B_ROW_BYTES / 16)
-                           : group / 2 * (Config::TILE_N * 128 / 16) + group % 2 * (64 / 16);
-    Multiply::template issue_pair<0>(a[0], b + offset, adds);
-    if constexpr (Config::M_BLOCKS > 1) Multiply::template issue_pair<1>(a[1], b + offset, adds);
-  }
-  // The same, as one stage of the pipeline. Waits for the previous stage, whose registers are
-  // filled next.
-  template <int GROUPS>
-  static __device__ __forceinline__ void issue_groups(
-      const unsigned (&a)[GROUPS][Config::M_BLOCKS][8], unsigned long long b, int group,
-      bool adds) {
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < GROUPS; ++i) multiply_group(a[i], b, group + i, adds || i > 0);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<1>();
-  }
-
-  // The same with A from registers, except for the last block, whose stage is returned unreleased.
-  // A's fragments of one group of instructions are loaded while the previous group is multiplied.
-  static __device__ __forceinline__ unsigned multiply_from_registers(Slot& slot, int blocks,
-                                                                     unsigned rank, int warpgroup,
-                                                                     const Pipeline& pipeline) {
-    constexpr int GROUPS = Fragments::GROUPS;
-    const Fragments tile_a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
-    unsigned fragments[2][1][Config::M_BLOCKS][8];
-    auto load = [&](int group) {
-      tile_a.load(fragments[group % 2][0], slot.stage * Memory::STAGE_BYTES, group);
-    };
-    ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-    load(0);
-    unsigned previous_stage = 0;
-#pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(
-          pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
-      auto issue = [&](int group) {
-        issue_groups(fragments[group % 2], b, group, block + group > 0);
-      };
-      issue(0);
-      if (block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
-#pragma unroll
-      for (int group = 1; group < GROUPS; ++group) {
-        load(group);
-        issue(group);
-      }
-      previous_stage = slot.stage;
-      slot.advance();
-      if (block + 1 < blocks) {
-        ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-        load(0);
-      }
-    }
-    return previous_stage;
-  }
-
-  // The same for a mixed product, whose A is converted in registers. The next group is loaded
-  // before the instructions of a group are issued, and converted while they multiply. Scales and
-  // zero points are loaded a span ahead (Sm90WeightScales).
-  static __device__ __forceinline__ unsigned multiply_widened(Slot& slot, int blocks, unsigned rank,
-                                                              int warpgroup,
-                                                              const Pipeline& pipeline,
-                                                              Scales& scales) {
-    constexpr int GROUPS = Fragments::GROUPS;
-    // Groups that are multiplied while as many are converted. With two, a consumer waits half as
-    // often, and needs 16 more registers for fragments. Several consumers need that less: one
-    // multiplies while another one waits.
-    constexpr int AT_ONCE =
-        Config::CONSUMERS == 1 && Config::M_BLOCKS == 1 && Scales::PARTS == 1 ? 2 : 1;
-    static_assert(GROUPS % (2 * AT_ONCE) == 0);
-    const Fragments tile_a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
-    typename Fragments::Fetched fetched[AT_ONCE];
-    unsigned fragments[2][AT_ONCE][Config::M_BLOCKS][8];
-    typename Scales::Factors factors;
-    // The scales of the next span, and of this one. Those of rows outside of A are 0, as are all of
-    // a slice of K that lies beyond K.
-    typename Scales::Stored next{}, stored;
-    bool is_large = false;
-    if constexpr (Scales::PRESENT) {
-      scales.load_next(next);
-      scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - Scales::SPAN);
-    }
-    auto fetch = [&](unsigned stage, int group) {
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i)
-        tile_a.fetch(fetched[i], stage * Memory::STAGE_BYTES, group + i);
-    };
-    auto convert = [&](int first) {
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        const int group = first + i;
-        auto& converted = fragments[first / AT_ONCE % 2][i];
-        if constexpr (Scales::PRESENT) {
-#pragma unroll
-          for (int part = 0; part < Scales::PARTS; ++part) {
-            if (group % Scales::GROUPS == 0) {
-              const int in_span = (group / Scales::GROUPS * Scales::PARTS + part) % Scales::SPAN;
-              if (in_span == 0) {
-                stored = next;
-                if constexpr (Scales::POWERS) is_large = Scales::has_large(stored);
-              }
-              Scales::decode_into(factors, stored, in_span);
-              if (in_span == 0) scales.load_next(next);
-            }
-            tile_a.template convert_scaled<Scales::PARTS>(converted, fetched[i], factors, part);
-            if constexpr (Scales::POWERS)
-              Scales::multiply_rest(converted, stored, group / Scales::GROUPS % Scales::SPAN,
-                                    is_large);
-          }
-        } else {
-          tile_a.convert(converted, fetched[i]);
-        }
-      }
-    };
-    ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-    fetch(slot.stage, 0);
-    convert(0);
-    unsigned previous_stage = 0;
-#pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      const unsigned stage = slot.stage;
-      const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(
-          pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
-#pragma unroll
-      for (int group = 0; group + AT_ONCE < GROUPS; group += AT_ONCE) {
-        fetch(stage, group + AT_ONCE);
-        issue_groups(fragments[group / AT_ONCE % 2], b, group, block + group > 0);
-        if (group == 0 && block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
-        convert(group + AT_ONCE);
-      }
-      slot.advance();
-      previous_stage = stage;
-      if (block + 1 < blocks) {
-        ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-        fetch(slot.stage, 0);
-      }
-      issue_groups(fragments[(GROUPS / AT_ONCE - 1) % 2], b, GROUPS - AT_ONCE, true);
-      convert(0);
-    }
-    return previous_stage;
-  }
-
-  // Replaces multiply() for a warpgroup without output rows or columns. Releases the tile's stages
-  // as they fill, since other CTAs and warpgroups wait for the release. Skipping the multiplication
-  // saves power, so the chip clocks higher.
-  //
-  // The barrier keeps the warpgroup's threads together, as wgmma does elsewhere: a thread delayed
-  // by its last stores could otherwise find the stage refilled and wait for the wrong phase.
-  static __device__ __forceinline__ void release_stages(Slot& slot, int blocks, unsigned rank,
-                                                        int warpgroup, const Pipeline& pipeline) {
-#pragma unroll 1
-    for (int block = 0; block < blocks; ++block, slot.advance()) {
-      ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-      Pipeline::sync_warpgroup();
-      Pipeline::release(pipeline.empty + 8 * slot.stage, rank);
-    }
-    if constexpr (Config::PING_PONG) Pipeline::pass_turn(warpgroup);
+      StoreRows::template store<Sums>(params, epilogue, early, slabs, slab, batch, m, n, end, last);
   }
 };

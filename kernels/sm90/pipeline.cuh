@@ -22,8 +22,7 @@ template <class Config> struct Sm90Pipeline {
   __device__ __forceinline__ unsigned stage(const Slot& slot) const {
     return stages + slot.stage * Memory::STAGE_BYTES;
   }
-  // The word behind the barriers (sm90/shared_memory.cuh).
-  __device__ __forceinline__ unsigned split_word() const { return empty + 8 * Config::STAGES; }
+  __device__ __forceinline__ unsigned split_word() const { return stages + Memory::SPLIT_WORD_AT; }
 
   // By one thread, before the CTAs of the cluster synchronize. `gathers`: whether A is gathered.
   __device__ __forceinline__ void init(bool gathers) const {

@@ -100,6 +100,7 @@ template <class Config> struct Sm90Memory {
   static constexpr int SLABS =
       Config::OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_BYTES ? 1 : 2;
   static constexpr int BARRIERS_AT = SLABS_AT + WARPS * SLABS * SLAB_BYTES;
+  static constexpr int SPLIT_WORD_AT = BARRIERS_AT + 2 * Config::STAGES * 8;
   static constexpr int BYTES = BARRIERS_AT + BARRIER_BYTES;
 
   // A cluster split reuses the stages for the partial sums that a reducer CTA receives.

@@ -1,4 +1,4 @@
-// The order in which clusters take tiles.
+// The order in which clusters take tiles, and a CTA's share of them.
 //
 // Concurrent clusters should read the same operands. Tiles are walked in bands, down each column of
 // a band before the next column. The host chooses the height of a band for each problem.
@@ -81,10 +81,6 @@ template <class Config> struct Sm90TileOrder {
       tile.depth = length > 0 ? tile.head + length : Config::TILE_K;
       return tile;
     }
-    // The K blocks of a tile, which may be beyond the last one.
-    __device__ __forceinline__ int blocks(unsigned index) {
-      return this->has(index) ? (*this)[index].blocks() : 0;
-    }
   };
 
   // The groups along M of a grouped GEMM, one after the other. Their rows lie along n if
@@ -117,4 +113,45 @@ template <class Config> struct Sm90TileOrder {
   using Order =
       typename Conditional<Config::ALONG_M, Grouped,
                            typename Conditional<Config::ALONG_K, Deep, Batched>::Type>::Type;
+
+  // This CTA's work: the tiles of indices cluster, cluster + clusters and so on, and of each tile,
+  // unless ALONG_K, `blocks` K blocks from `first_block` on.
+  struct Work {
+    Order order;
+    const unsigned rank, clusters = gridDim.x / Config::CLUSTER;  // rank: in the cluster
+    unsigned cluster = blockIdx.x / Config::CLUSTER, split;
+    int first_block, blocks;
+
+    __device__ __forceinline__ Work(const Sm90Params& params, unsigned rank)
+        : order(params), rank(rank), split(rank / Config::TILES_PER_CLUSTER) {
+      unsigned splits = Config::SPLIT;
+      if constexpr (Config::OVER_GRID) {
+        splits = params.splits_or_stacked;
+        split = cluster / order.count;
+        cluster -= split * order.count;
+      }
+      const int all_blocks = params.k / Config::TILE_K + (params.k % Config::TILE_K != 0);
+      const auto until = [&](unsigned splits_before) {
+        return static_cast<long long>(all_blocks) * splits_before / splits;
+      };
+      first_block = Config::SPLIT == 1 ? 0 : until(split);
+      blocks = Config::SPLIT == 1 ? all_blocks : until(split + 1) - first_block;
+      // Without a block of K, multiply one beyond K, which TMA reads as zeros.
+      if (blocks == 0) first_block = all_blocks + 1, blocks = 1;
+    }
+
+    // The K blocks of a tile; those of the tile with an index, which may be beyond the last one;
+    // and the first index of a block of a tile.
+    __device__ __forceinline__ int blocks_of(const Tile& tile) const {
+      return Config::ALONG_K ? tile.blocks() : blocks;
+    }
+    __device__ __forceinline__ int blocks_at(unsigned index) {
+      if constexpr (Config::ALONG_K) return order.has(index) ? order[index].blocks() : 0;
+      return blocks;
+    }
+    __device__ __forceinline__ int k_of(const Tile& tile, int block) const {
+      return Config::ALONG_K ? tile.k + block * Config::TILE_K
+                             : (first_block + block) * Config::TILE_K;
+    }
+  };
 };
