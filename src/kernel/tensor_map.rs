@@ -24,13 +24,15 @@ pub struct TensorMap {
 }
 
 impl TensorMap {
-    pub const NO_SWIZZLE: u32 = 0;
     /// The longest stride in bytes (CUDA driver API, "cuTensorMapEncodeTiled": less than 2^40).
     pub const LONGEST_STRIDE: u64 = (1 << 40) - 16;
     /// Rows of one of two matrices that follow each other in a box: a swizzle atom.
     pub const DUAL_ROWS: u32 = 8;
-    pub const PROMOTE_128: u32 = 2;
-    pub const PROMOTE_256: u32 = 3;
+
+    /// The L2 promotion to 64, 128 or 256 bytes.
+    pub fn l2_promotion(bytes: u32) -> u32 {
+        bytes.trailing_zeros() - 5
+    }
 
     /// The swizzle for rows of 16 (none), 32, 64 or 128 bytes.
     pub fn swizzle(row_bytes: u32) -> u32 {

@@ -119,7 +119,7 @@ impl PyTensorMap {
             &strides,
             &box_extents,
             TensorMap::swizzle(self.swizzle.max(16)), // 16 bytes: none
-            TensorMap::PROMOTE_128,
+            TensorMap::l2_promotion(128),
         )?;
         Ok(ParameterValue::TensorMap(Box::new(map)))
     }

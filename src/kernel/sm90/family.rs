@@ -1,5 +1,5 @@
 use super::config::Sm90;
-use super::{cost, placement, source};
+use super::{cost, source};
 use crate::epilogue::{Joint, Scaling};
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::description::{Description, Value};
@@ -146,27 +146,7 @@ impl Family for Sm90 {
     }
 
     fn launch(&self, request: &LaunchInput) -> Option<Launch> {
-        let types = request.types;
-        request.gemm(|problem, groups| {
-            let problem = &self.doubled(problem);
-            let multiprocessors = problem.multiprocessors(request.target.multiprocessors);
-            let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
-            let placed =
-                placement::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
-            let placement = placed.as_ref().map(|placed| &placed.placement);
-            let LaunchInput { factor, panels, workspace, .. } = *request;
-            Sm90::launch(
-                self,
-                types,
-                problem,
-                groups,
-                factor,
-                panels,
-                placement,
-                multiprocessors,
-                workspace,
-            )
-        })
+        request.gemm(|gemm, groups| Sm90::launch(self, request, &self.doubled(gemm), groups))
     }
 
     fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
