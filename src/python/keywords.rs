@@ -132,7 +132,8 @@ unsafe fn repeat_run(
             values(method, args, count, keywords)?;
         let arguments = present(py, arguments)?;
         let class = ffi::Py_TYPE(arguments.as_ptr());
-        if !method.arguments.iter().any(|known| known.as_ptr().cast() == class) {
+        let is_built_in = method.arguments.iter().any(|known| known.as_ptr().cast() == class);
+        if !is_built_in && !arguments.is_instance_of::<RuntimeArguments>() {
             return None;
         }
         let native = arguments.cast_unchecked::<RuntimeArguments>().get().native.as_deref()?;
