@@ -14,6 +14,8 @@ WIDTHS = (1024, 1536, 2048, 2560, 2816, 3072, 3584, 4096, 5120, 5376, 6144, 6912
 WIDTHS += (8960, 9728, 11008, 12288, 13824, 14336, 16384, 28672)
 TOKENS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 FEW_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+#: Rows that `skinny` serves.
+SKINNY = (1, 2, 3, 4, 8, 16)
 #: Shares of layouts: those of a linear layer and of its gradients are frequent.
 LAYOUTS = {"tn": 0.3, "tt": 0.3, "nt": 0.25, "nn": 0.15}
 LINEAR = {"tn": 1.0}
@@ -32,9 +34,11 @@ class Kind:
     """Products of some types.
 
     - ``b``: a dtype, or a function of `cutlass_api.quantize` that makes weights.
-    - ``few_rows``: the share of products with few rows.
+    - ``few_rows``: the share of products with few rows, which are among ``rows``.
     - ``step``: of extents. 1: rows of most operands are unaligned.
     - ``most_flop``: larger products take too long.
+    - ``family``: that of the kernels to time, if not all. On Hopper, others are faster than those
+      of `sm80` and `simt`, which are the fastest elsewhere.
     """
 
     a: str
@@ -43,10 +47,12 @@ class Kind:
     accumulator: str = "float32"
     layouts: tuple[str, ...] = tuple(LAYOUTS)
     few_rows: float = 0.1
+    rows: tuple[int, ...] = FEW_TOKENS
     step: int = 8
     most_flop: float = 4e11
     is_grouped: bool = False
     is_fused: bool = False
+    family: str = ""
 
 
 _HALF = ("bfloat16", "bfloat16", "bfloat16")
@@ -68,6 +74,37 @@ KINDS = {
     "groups": Kind(*_HALF, layouts=("tn", "tt"), is_grouped=True),
     "groups of int4": Kind(
         "bfloat16", "int4", "bfloat16", layouts=("tn",), step=128, is_grouped=True
+    ),
+    "sm80": Kind(*_HALF, most_flop=1e11, family="sm80"),
+    "sm80 unaligned": Kind(*_HALF, step=1, most_flop=1e11, family="sm80"),
+    "sm80 int8": Kind(
+        "int8", "int8", "int32", "int32", layouts=("tn",), step=16, most_flop=1e11, family="sm80"
+    ),
+    "sm80 groups": Kind(*_HALF, layouts=("tn", "tt"), is_grouped=True, family="sm80"),
+    "simt": Kind(*_HALF, most_flop=2e9, family="simt"),
+    "simt weights": Kind(
+        "bfloat16", "int4", "bfloat16", layouts=("tn",), step=128, most_flop=2e9, family="simt"
+    ),
+    "skinny": Kind(*_HALF, few_rows=1.0, rows=SKINNY, family="skinny"),
+    "skinny bytes": Kind(
+        "bfloat16",
+        "int8",
+        "bfloat16",
+        layouts=("tn",),
+        few_rows=1.0,
+        rows=SKINNY,
+        step=16,
+        family="skinny",
+    ),
+    "skinny codes": Kind(
+        "bfloat16",
+        "int4",
+        "bfloat16",
+        layouts=("tn",),
+        few_rows=1.0,
+        rows=SKINNY,
+        step=128,
+        family="skinny",
     ),
 }
 FORMATS = ("fp8", "int4", "mxfp4")
@@ -166,7 +203,7 @@ def random_product(name: str, chance: random.Random) -> Product:
         if kind.is_grouped:
             m = chance.choice((64, 256, 1024, 4096, 16384))
         elif chance.random() < kind.few_rows:
-            m = chance.choice(FEW_TOKENS)
+            m = chance.choice(kind.rows)
             m = m if layout[0] == "t" else max(m, 8)
         elif is_layer:
             m = chance.choice(TOKENS)

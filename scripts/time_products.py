@@ -34,9 +34,16 @@ def choose(product: Product, first: int, others: int, chance: random.Random) -> 
     """The kernels to time."""
     with FakeTensorMode(), float32_precision(product.kind):
         found = cutlass_api.get_kernels(product.arguments())
+    family = KINDS[product.kind].family
     # simt kernels of large products run for seconds.
     is_small = product.m * product.n * product.k < 1e8
-    ranked = [k for k in found if is_small or "simt" not in k.metadata.kernel_name] or found
+    ranked = [
+        kernel
+        for kernel in found
+        if kernel.metadata.kernel_name.startswith(family)
+        and (family or is_small or not kernel.metadata.kernel_name.startswith("simt"))
+    ]
+    ranked = ranked or ([] if family else found)
     return ranked[:first] + chance.sample(ranked[first:], min(others, len(ranked[first:])))
 
 
@@ -86,6 +93,8 @@ def rows(options: argparse.Namespace) -> Iterator[tuple[Product, dict[str, float
     for product, kernels in track(chosen, "time"):
         if time.monotonic() > end:
             return
+        if len(kernels) < 2:
+            continue
         ready = [kernel for kernel in kernels if kernel.metadata.kernel_name in compiled]
         if len(ready) < len(kernels):
             return

@@ -44,6 +44,8 @@ mod unsupported;
 mod tests;
 
 pub use cost::chips::{DeviceFacts, Target};
+#[cfg(feature = "fit")]
+pub use cost::factors::fit;
 pub use cost::query::Estimate;
 pub use demand::Demand;
 pub use description::{Description, Value};

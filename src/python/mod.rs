@@ -12,6 +12,8 @@ mod dtype;
 mod epilogue;
 mod errors;
 mod explain;
+#[cfg(feature = "fit")]
+mod fit;
 mod fused_operands;
 mod host;
 mod instruments;
@@ -103,6 +105,8 @@ mod _core {
         crate::launch::promotion::read_environment();
         super::process::install(module.py())?;
         super::keywords::install(module.py())?;
+        #[cfg(feature = "fit")]
+        super::fit::install(module)?;
         super::utils::set_package_directories(module.py())
     }
 }

@@ -318,3 +318,10 @@ def test_test_files_import_no_other():
 def test_helpers_of_tests_form_no_circle():
     for folder in ("support", "stand_in", "fuzz", "operators"):
         check_circles(python_graph(ROOT / "tests", folder, lazy=False), dotted)
+
+
+def test_factors_of_cost_models_have_names_of_their_own():
+    """`scripts/fit.py` finds a factor by its name."""
+    sources = "".join(path.read_text() for path in (ROOT / "src/kernel").rglob("*.rs"))
+    names = re.findall(r"^ +(?:pub )?(fitted_\w+) = [^;]+;$", sources, re.MULTILINE)
+    assert len(names) > 40 and len(set(names)) == len(names)

@@ -1,4 +1,7 @@
-//! Chip facts: the driver's attributes of a device, or this table if there is no device.
+//! Chip facts: the driver's attributes of a device, or this table if there is no device. What
+//! kernels reach of them: [`Rates`].
+
+use super::factors::factors;
 
 /// The chip for which kernels are ranked and launched.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,6 +135,9 @@ impl Target {
             86 => Target::RTX_A6000,
             87 => Target::ORIN,
             89 => Target::L40S,
+            #[cfg(feature = "fit")]
+            90 => *super::factors::fit::chip(),
+            #[cfg(not(feature = "fit"))]
             90 => Target::H100,
             100..=109 => Target::B200,
             110..=119 => Target::THOR,
@@ -179,6 +185,67 @@ impl Target {
     pub fn float64_fma_rate(&self) -> f64 {
         self.float64_fma_flop_per_clock * self.clock_hz
     }
+
+    /// Clusters of 1 to 8 CTAs, one CTA to a multiprocessor, that run at once. A cluster lies
+    /// within a GPC, whose multiprocessors need not be a multiple of the cluster's.
+    pub fn active_clusters(&self, size: u32) -> u32 {
+        match self.cc {
+            90 => hopper::active_clusters(size, self.multiprocessors),
+            // Assumed, not measured: GPCs of 16 multiprocessors, as Hopper's.
+            _ => (self.multiprocessors * (hopper::SMS_PER_GPC / size) / hopper::SMS_PER_GPC).max(1),
+        }
+    }
+}
+
+factors! {
+    /// Seconds from the end of a grid to the start of one that does not overlap it.
+    fitted_launch = 0.75e-6;
+    /// The share of the tensor cores' highest rate that `wgmma` reaches on 16-bit elements, and of
+    /// theirs that `mma.sync` reaches. Power limits the clock.
+    fitted_tensor_share = 0.678;
+    fitted_mma_sync_share = 0.592;
+    /// Bytes per clock that the L2 cache delivers to one multiprocessor while all load, and to the
+    /// whole chip if it is an H100.
+    fitted_l2_bytes_per_clock = 42.0;
+    fitted_l2_bytes_per_clock_of_chip = 11400.0;
+}
+
+/// What kernels reach of a chip: the terms that all cost models share. Fitted on an H100, and
+/// expected of other chips in proportion to their attributes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Seconds from the end of a grid to the start of one that does not overlap it.
+    pub launch: f64,
+    /// 16-bit FLOP per second of one multiprocessor, by `wgmma` and by `mma.sync`.
+    pub tensor: f64,
+    pub mma_sync: f64,
+    /// FLOP per second of one multiprocessor's FMA, in float32 and in float64.
+    pub fma: f64,
+    pub float64_fma: f64,
+    /// Bytes per second of device memory.
+    pub memory: f64,
+    /// Bytes per second of the L2 cache, to one multiprocessor and to all.
+    pub l2: f64,
+    pub l2_of_chip: f64,
+    /// The clock over that of an H100.
+    pub clock: f64,
+}
+
+impl Rates {
+    pub fn of(target: &Target) -> Rates {
+        let fitted_on = Target::H100;
+        Rates {
+            launch: fitted_launch(),
+            tensor: target.tensor_rate() * fitted_tensor_share(),
+            mma_sync: target.mma_sync_rate() * fitted_mma_sync_share(),
+            fma: target.fma_rate(),
+            float64_fma: target.float64_fma_rate(),
+            memory: target.memory_bytes_per_second,
+            l2: target.clock_hz * fitted_l2_bytes_per_clock(),
+            l2_of_chip: target.clock_hz * fitted_l2_bytes_per_clock_of_chip(),
+            clock: target.clock_hz / fitted_on.clock_hz,
+        }
+    }
 }
 
 /// Attributes of a device, as the driver reports them.
@@ -208,15 +275,14 @@ pub fn min_shared_bytes_per_cta() -> u32 {
 pub mod hopper {
     /// Multiprocessors of most GPCs.
     pub const SMS_PER_GPC: u32 = 16;
-    /// GPCs of at least `SMS_PER_GPC` multiprocessors.
-    pub const FULL_GPCS: u32 = 7;
-    /// Multiprocessors of the remaining GPC.
-    pub const SMS_OF_SMALL_GPC: u32 = 8;
     /// Clusters of 1 to 8 CTAs, one CTA to a multiprocessor, that run at once on an H100
-    /// (`cuOccupancyMaxActiveClusters`). A cluster lies within a GPC, whose size need not be a
-    /// multiple of the cluster's.
-    pub const ACTIVE_CLUSTERS: [f64; 9] =
-        [0.0, super::Target::H100.multiprocessors as f64, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
+    /// (`cuOccupancyMaxActiveClusters`).
+    const ACTIVE_CLUSTERS: [u32; 9] = [0, 132, 66, 39, 30, 22, 17, 15, 15];
+
+    /// Clusters of a size that run at once. `slots`: CTAs of size 1 that run at once.
+    pub fn active_clusters(size: u32, slots: u32) -> u32 {
+        (slots * ACTIVE_CLUSTERS[size.min(8) as usize] / ACTIVE_CLUSTERS[1]).max(1)
+    }
 }
 
 #[cfg(test)]

@@ -3,5 +3,6 @@
 //! folder), and the ranking sorts kernels by the estimates.
 
 pub mod chips;
+pub mod factors;
 pub mod query;
 pub mod tiled;

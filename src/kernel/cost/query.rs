@@ -1,6 +1,7 @@
 //! Input and output of the cost model.
 
-use super::chips::Target;
+use super::chips::{Rates, Target};
+use super::factors::factors;
 use crate::operand::View;
 use crate::problem::GemmProblem;
 
@@ -17,39 +18,7 @@ pub struct CostQuery<'a> {
     pub bytes: f64,
     /// Whether rows (columns) of an operand begin inside a cache line of 128 bytes.
     pub splits_lines: bool,
-    pub scale: Scale,
-}
-
-/// Ratios of chip facts to an H100's. All rates are fitted on an H100; a fitted rate times its
-/// ratio is the expected rate of the chip.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
-    /// Clock of the multiprocessors. The rates of the L2 cache scale with it.
-    pub clock: f64,
-    /// Rates of one multiprocessor's arithmetic.
-    pub tensor: f64,
-    pub mma_sync: f64,
-    pub fma: f64,
-    pub float64_fma: f64,
-    /// Bandwidth of device memory.
-    pub memory: f64,
-    /// Size of the L2 cache.
-    pub l2_bytes: f64,
-}
-
-impl Scale {
-    pub fn of(target: &Target) -> Scale {
-        let fitted_on = Target::H100;
-        Scale {
-            clock: target.clock_hz / fitted_on.clock_hz,
-            tensor: target.tensor_rate() / fitted_on.tensor_rate(),
-            mma_sync: target.mma_sync_rate() / fitted_on.mma_sync_rate(),
-            fma: target.fma_rate() / fitted_on.fma_rate(),
-            float64_fma: target.float64_fma_rate() / fitted_on.float64_fma_rate(),
-            memory: target.memory_bytes_per_second / fitted_on.memory_bytes_per_second,
-            l2_bytes: target.l2_bytes / fitted_on.l2_bytes,
-        }
-    }
+    pub rates: Rates,
 }
 
 impl CostQuery<'_> {
@@ -59,7 +28,7 @@ impl CostQuery<'_> {
         fusion_takes_time: bool,
         packed_bytes: u64,
     ) -> CostQuery<'_> {
-        let (bytes, scale) = (operand_bytes(problem), Scale::of(&target));
+        let (bytes, rates) = (operand_bytes(problem), Rates::of(&target));
         let multiprocessors = problem.multiprocessors(target.multiprocessors);
         let target = Target { multiprocessors, ..target };
         CostQuery {
@@ -69,7 +38,7 @@ impl CostQuery<'_> {
             packed_bytes,
             bytes,
             splits_lines: splits_lines(problem),
-            scale,
+            rates,
         }
     }
 
@@ -87,6 +56,13 @@ impl CostQuery<'_> {
     pub fn sms(&self) -> f64 {
         f64::from(self.target.multiprocessors)
     }
+}
+
+factors! {
+    /// Seconds to add up the partial sums of a cluster: constant, and for each byte that a CTA
+    /// reads from another.
+    pub fitted_cluster_sum = 1.19e-6;
+    pub fitted_cluster_sum_byte = 34.5e-12;
 }
 
 /// Bytes of a problem's operands and output.

@@ -1,7 +1,7 @@
 //! The model that simt and sm80 share: whole waves of tiles.
 
-use super::chips::hopper::ACTIVE_CLUSTERS;
-use super::query::{CostQuery, Estimate};
+use super::factors::factors;
+use super::query::{CostQuery, Estimate, fitted_cluster_sum, fitted_cluster_sum_byte};
 use crate::kernel::operation::Groups;
 use crate::kernel::tiles::expected_tiles;
 use crate::kernel::types::Types;
@@ -20,8 +20,8 @@ pub struct Tile {
     pub rate: f64,
     /// Time factor of the tile's loads over loads of 16 bytes.
     pub load_penalty: f64,
-    /// Bytes per second that the kernel reaches of an H100's device memory.
-    pub memory_rate: f64,
+    /// The share of the memory rate that the kernel reaches.
+    pub memory_share: f64,
     /// The least seconds of a CTA's K block, whose elements arrive in registers during the block
     /// before; hidden by a second CTA of the multiprocessor. 0 where `cp.async` fetches ahead.
     pub block_latency: f64,
@@ -32,27 +32,26 @@ pub struct Tile {
     pub store: f64,
 }
 
-/// Fitted on an H100: bytes per second that one multiprocessor loads from L2.
-const FITTED_L2_RATE: f64 = 60e9;
-/// Fitted: time factor of loads of rows that are not a multiple of 128 bytes apart.
-const FITTED_UNALIGNED_ROWS: f64 = 1.6;
-/// Fitted: seconds to fill the pipeline and to store a tile, and seconds of a launch.
-pub const FITTED_TILE_OVERHEAD: f64 = 1.5e-6;
-const FITTED_LAUNCH: f64 = 1.5e-6;
-/// Adding up the partial sums of a cluster: constant, and for each byte that a CTA reads from
-/// another. Taken from the cluster splits of sm90, which are fitted on an H100.
-const FITTED_SPLIT: f64 = 0.95e-6;
-const FITTED_SPLIT_BYTE: f64 = 0.6e-10;
-/// Fitted on an H100: bytes per second of device memory, fewer than sm90 kernels reach.
-pub const FITTED_MEMORY_RATE: f64 = 1.8e12;
+factors! {
+    /// The share of the L2 rate that `cp.async` reaches.
+    fitted_copies = 0.686;
+    /// Time factor of copies of rows that are not a multiple of 128 bytes apart.
+    fitted_split_lines = 1.6;
+    /// Seconds to fill the pipeline and to store a tile.
+    pub fitted_pipeline = 900e-9;
+    /// The share of the memory rate with 2 MB in flight.
+    pub fitted_shallow_memory_share = 0.54;
+    /// Seconds until a CTA requests its first elements.
+    fitted_start = 0.75e-6;
+}
 
-/// Memory rate with at least 4 MB in flight; the rate above is with 2 MB. Assumed, not measured.
-pub const DEEP_PIPELINE_MEMORY_RATE: f64 = 2.8e12;
+/// The share of the memory rate with at least 4 MB in flight. Assumed, not measured.
+pub const DEEP_MEMORY_SHARE: f64 = 0.84;
 
 /// The launch, plus the longer of device memory and the waves, each of which takes the longer of
 /// its arithmetic and its loads from L2.
 pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
-    let (gemm, sms) = (query.problem, query.sms());
+    let gemm = query.problem;
     let [tile_m, tile_n, tile_k] = tile.extents;
     let tiles = expected_tiles(gemm, tile.groups, tile_m, tile_n);
     let split = f64::from(tile.split);
@@ -61,32 +60,33 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let (m, n) = (f64::from(tile_m), f64::from(tile_n));
     let arithmetic = 2.0 * m * n * depth / tile.rate;
     // A row that begins inside a cache line touches one line more.
-    let unaligned = if query.splits_lines { FITTED_UNALIGNED_ROWS } else { 1.0 };
-    let l2_rate = FITTED_L2_RATE * query.scale.clock;
+    let unaligned = if query.splits_lines { fitted_split_lines() } else { 1.0 };
+    let l2_rate = fitted_copies() * query.rates.l2;
     let bytes = (m * types.a.width() + n * types.b.width()) * depth;
     let loads = bytes / l2_rate * tile.load_penalty * unaligned;
     // The GPCs leave some multiprocessors without a whole cluster.
-    let slots = (sms * ACTIVE_CLUSTERS[tile.split as usize] / ACTIVE_CLUSTERS[1]).floor().max(1.0);
+    let slots = f64::from(query.target.active_clusters(tile.split));
     let waves = (tiles / slots).ceil();
     let adding = match tile.split {
         1 => 0.0,
         _ => {
             let bytes = m * n * types.accumulator.bytes() as f64 * (split - 1.0) / split;
-            FITTED_SPLIT + FITTED_SPLIT_BYTE * bytes
+            fitted_cluster_sum() + fitted_cluster_sum_byte() * bytes
         }
     };
-    let memory = query.bytes / (tile.memory_rate * query.scale.memory);
+    let memory = query.bytes / (tile.memory_share * query.rates.memory);
     let rounds = (waves / f64::from(tile.ctas_per_sm)).ceil();
     let busy = (waves * arithmetic.max(loads)).max(rounds * steps * tile.block_latency);
     let ends = rounds * (tile.overhead + adding) + waves * tile.store;
     let work = busy + ends;
+    let launch = query.rates.launch + fitted_start();
     Estimate {
         waves,
         bytes: query.bytes,
         arithmetic_seconds: waves * arithmetic,
         memory_seconds: memory,
         cache_seconds: waves * loads,
-        launch_seconds: FITTED_LAUNCH + ends,
-        total_seconds: FITTED_LAUNCH + work.max(memory),
+        launch_seconds: launch + ends,
+        total_seconds: launch + work.max(memory),
     }
 }

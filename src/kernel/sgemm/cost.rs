@@ -1,7 +1,7 @@
 //! The cost of the float32 kernels of `simt`.
 
 use crate::kernel::cost::query::{CostQuery, Estimate};
-use crate::kernel::cost::tiled::{self, DEEP_PIPELINE_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
+use crate::kernel::cost::tiled::{self, DEEP_MEMORY_SHARE, Tile, fitted_pipeline};
 use crate::kernel::sgemm::Sgemm;
 use crate::kernel::types::Types;
 
@@ -19,16 +19,13 @@ fn load_penalty(align: u32) -> f64 {
     if align == 16 { 1.0 } else { 1.5 }
 }
 
-/// Fitted on an H100: the share of its rate that the main loop reaches.
-const FITTED_SHARE: f64 = 0.82;
-
 /// FLOP per second of one multiprocessor in the main loop: a K block takes the longer of its
 /// multiply-adds and of the issue of all instructions.
 fn rate(config: &Sgemm, query: &CostQuery) -> f64 {
     let flop = 2.0 * config.tile.map(f64::from).iter().product::<f64>();
     let issue = WARPS_PER_SCHEDULER * instructions(config.align);
     let clocks = (flop / query.target.fma_flop_per_clock).max(issue);
-    flop / clocks * query.target.clock_hz * FITTED_SHARE
+    flop / clocks * query.target.clock_hz
 }
 
 pub fn estimate(config: &Sgemm, types: Types, query: &CostQuery) -> Estimate {
@@ -39,9 +36,9 @@ pub fn estimate(config: &Sgemm, types: Types, query: &CostQuery) -> Estimate {
         ctas_per_sm: Sgemm::CTAS_PER_SM,
         rate: rate(config, query),
         load_penalty: load_penalty(config.align),
-        memory_rate: DEEP_PIPELINE_MEMORY_RATE,
+        memory_share: DEEP_MEMORY_SHARE,
         block_latency: 0.0,
-        overhead: FITTED_TILE_OVERHEAD,
+        overhead: fitted_pipeline(),
         store: 0.0,
     };
     tiled::estimate(&tile, types, query)

@@ -1,17 +1,36 @@
 //! The cost of `sm80` kernels.
 
+use crate::kernel::cost::factors::factors;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::cost::tiled::{
-    self, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile,
+    self, DEEP_MEMORY_SHARE, Tile, fitted_pipeline, fitted_shallow_memory_share,
 };
 use crate::kernel::operation::Groups;
 use crate::kernel::sm80::Sm80;
 use crate::kernel::types::{ProductClass, Types};
 
-/// Fitted on an H100: FLOP per second of one multiprocessor's `mma.sync` in the fastest kernel.
-const FITTED_HALF_RATE: f64 = 4e12;
-const FITTED_INTEGER8_RATE: f64 = 8e12;
-const FITTED_SINGLE_RATE: f64 = 2e12;
+factors! {
+    /// The share of the rate of `mma.sync` that a tile reaches: 128x128 with a short K block, which
+    /// synchronizes more often; 64x128, 64x64 and smaller ones, whose warps reload operands from
+    /// shared memory more often.
+    fitted_short_block = 0.837;
+    fitted_tile_64x128 = 0.6;
+    fitted_tile_64x64 = 0.672;
+    fitted_tile_small = 0.4;
+    /// The share of its rate that a float64 tile reaches with the four warps of a CTA that has the
+    /// multiprocessor to itself.
+    fitted_float64_alone = 0.6;
+    /// Time factor of loads of 4 bytes, which take more instructions for the same bytes: where
+    /// several CTAs share the multiprocessor and hide the latency of one another's instructions,
+    /// and where not.
+    fitted_words_shared = 1.4;
+    fitted_words_alone = 2.6;
+    /// The least seconds of a K block of one CTA where loads move single elements, which pass
+    /// through registers and arrive one block ahead: for each element that a thread loads.
+    fitted_element_latency = 25e-9;
+    /// Seconds to store an element of the tile if an epilogue computes.
+    fitted_epilogue_store = 0.33e-9;
+}
 
 /// Assumed, not measured: the share of the rate of 16-bit products that float8 products have on
 /// chips without an instruction for them. The loop of a 128x128 tile has 192 conversions beside 128
@@ -29,16 +48,16 @@ fn multiplies_float8(cc: u32) -> bool {
     cc == 89 || cc >= 120
 }
 
-/// FLOP per second of one multiprocessor's `mma.sync`, on an H100's scale.
-fn rate(class: ProductClass, cc: u32) -> f64 {
+/// The rate of `mma.sync` over that of 16-bit elements.
+fn relative_rate(class: ProductClass, cc: u32) -> f64 {
     match class {
-        ProductClass::Integer8 => FITTED_INTEGER8_RATE,
+        ProductClass::Integer8 => 2.0,
         // Whitepapers of Ada and of RTX Blackwell: as integers of 8 bits.
-        ProductClass::Float8 if multiplies_float8(cc) => FITTED_INTEGER8_RATE,
-        ProductClass::Float8 => FITTED_HALF_RATE * CONVERTED_FLOAT8_SHARE,
-        ProductClass::Half => FITTED_HALF_RATE,
-        ProductClass::Mixed => FITTED_HALF_RATE * CONVERTED_MIXED_SHARE,
-        ProductClass::Single => FITTED_SINGLE_RATE,
+        ProductClass::Float8 if multiplies_float8(cc) => 2.0,
+        ProductClass::Float8 => CONVERTED_FLOAT8_SHARE,
+        ProductClass::Half => 1.0,
+        ProductClass::Mixed => CONVERTED_MIXED_SHARE,
+        ProductClass::Single => 0.5,
         ProductClass::Double => unreachable!("float64_rate"),
         ProductClass::Integer32 | ProductClass::Unserved => {
             unreachable!("Sm80::configs has no kernels of this class")
@@ -46,25 +65,18 @@ fn rate(class: ProductClass, cc: u32) -> f64 {
     }
 }
 
-/// Fitted on an H100 at 4096 x 4096 x 4096: the share of [`rate`] that a tile reaches. Small
-/// warp tiles reload operands from shared memory more often; a shorter K block synchronizes more
-/// often.
-fn fitted_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
-    let short = f64::from(k) * element < 128.0;
+/// The share of the rate of `mma.sync` that a tile reaches.
+fn efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
     match (m, n) {
-        (128, 128) if !short => 1.0,
-        (128, 128) => 0.93,
-        (128, 256) | (256, 128) => 0.83,
-        (64, 128) | (128, 64) => 0.75,
-        (64, 64) => 0.6,
-        _ => 0.4,
+        (128, 128) if f64::from(k) * element >= 128.0 => 1.0,
+        (128, 128) => fitted_short_block(),
+        (128, 256) | (256, 128) => 1.0,
+        (64, 128) | (128, 64) => fitted_tile_64x128(),
+        (64, 64) => fitted_tile_64x64(),
+        _ => fitted_tile_small(),
     }
 }
 
-/// Fitted: the share of its rate that a float64 tile reaches with at least eight warps on the
-/// multiprocessor, and with the four of a CTA that has it alone.
-const FITTED_FLOAT64: f64 = 0.87;
-const FITTED_FLOAT64_ALONE: f64 = 0.6;
 /// Assumed: clocks of a barrier, which other CTAs of the multiprocessor fill in part.
 const BARRIER_SHARED_CLOCKS: f64 = 50.0;
 const BARRIER_ALONE_CLOCKS: f64 = 100.0;
@@ -81,22 +93,21 @@ fn float64_rate(config: &Sm80, shares: bool, query: &CostQuery) -> f64 {
     let bytes = 8.0 * (m + n + m * warps_n + n * warps_m);
     let barrier = if shares { BARRIER_SHARED_CLOCKS } else { BARRIER_ALONE_CLOCKS };
     let clocks = tensor_clocks.max(bytes / SHARED_BYTES_PER_CLOCK) + barrier / k;
-    let reached =
-        if shares || config.threads() >= 256 { FITTED_FLOAT64 } else { FITTED_FLOAT64_ALONE };
+    let reached = if shares || config.threads() >= 256 { 1.0 } else { fitted_float64_alone() };
     2.0 * m * n / clocks * query.target.clock_hz * reached
 }
 
-/// Assumed, not measured: the most bytes per second of device memory, on an H100's scale, of which
-/// `skinny` reaches 3.0e12, and seconds from the request of a byte to its arrival, as of `skinny`.
-const DEEP_MEMORY_RATE: f64 = 2.2e12;
+/// Assumed, not measured: the most of the memory rate, which `skinny` reaches, and seconds from the
+/// request of a byte to its arrival, as of `skinny`.
+const MOST_OF_MEMORY: f64 = 0.65;
 const LATENCY: f64 = 0.85e-6;
 
 /// Tile rows of a band, whose tiles the program walks first (`kernels/common/raster.cuh`).
 const BAND: f64 = 8.0;
 
-/// Bytes per second of device memory, on an H100's scale, that the bytes in flight permit: of the
-/// tiles of one wave, which share rows of A and columns of B, all stages but one.
-fn memory_rate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> f64 {
+/// The share of the memory rate that the bytes in flight permit: of the tiles of one wave, which
+/// share rows of A and columns of B, all stages but one.
+fn memory_share(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> f64 {
     let [m, n, k] = config.tile.map(f64::from);
     let by_shared = query.target.shared_bytes_per_sm / (config.shared_bytes(types) + 1024);
     let slots = query.sms() * f64::from(ctas_per_sm.min(by_shared));
@@ -104,39 +115,19 @@ fn memory_rate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery)
     let rows = (query.problem.m() as f64 / m).ceil().clamp(1.0, BAND);
     let bytes = (rows * m * types.a.width() + tiles / rows * n * types.b.width()) * k;
     let in_flight = f64::from(config.stages - 1) * bytes;
-    DEEP_MEMORY_RATE.min(in_flight / LATENCY / query.scale.memory)
+    MOST_OF_MEMORY.min(in_flight / LATENCY / query.rates.memory)
 }
 
-/// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `shares`:
-/// whether several CTAs share the multiprocessor and hide the latency of one another's
-/// instructions.
-fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
+/// Time factor of narrow loads. `shares`: whether several CTAs share the multiprocessor.
+fn load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
     match (types.class(), config.align) {
-        (ProductClass::Double, 16) => 0.85,
-        (ProductClass::Double, _) => 1.3,
-        (_, 16) => 1.0,
-        // Grouped kernels have a fit of their own.
-        (_, 4) if config.groups != Groups::None => 1.5,
-        _ if config.groups != Groups::None => 2.5,
-        (_, 4) if shares => 1.4,
-        (_, 4) => 2.6,
-        // An instruction for each element.
-        _ => 2.9 / types.a.width().min(types.b.width()),
+        // Their traffic of shared memory takes longer.
+        (ProductClass::Double, _) => 0.0,
+        (_, 4) if config.groups == Groups::None && shares => fitted_words_shared(),
+        (_, 4) if config.groups == Groups::None => fitted_words_alone(),
+        _ => 1.0,
     }
 }
-
-// Fitted on an H200 to kernels whose loads move single elements. `cp.async` copies at least 4
-// bytes, so these elements pass through registers, and arrive one block ahead.
-/// The least seconds of a K block of one CTA, for each element that a thread loads.
-const FITTED_ELEMENT_LATENCY: f64 = 25e-9;
-/// Seconds to fill the pipeline.
-const FITTED_ELEMENT_OVERHEAD: f64 = 0.3e-6;
-/// Seconds to store an element of the tile. The output's rows are mostly unaligned, too.
-const FITTED_ELEMENT_STORE: f64 = 0.22e-9;
-
-/// Measured on an H200 (bfloat16, a matrix added and relu; 128x128 and 128x256): further seconds to
-/// store an element of the tile if an epilogue computes.
-const EPILOGUE_STORE: f64 = 0.33e-9;
 
 pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     // On Hopper, float8 and mixed products belong to sm90. Those of sm80 rank last there.
@@ -147,38 +138,34 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
     let wider = types.a.width().max(types.b.width());
     let shares =
         ctas_per_sm > 1 && config.ctas(query.problem) > u64::from(query.target.multiprocessors);
-    let (rate, memory_rate) = match types.class() {
-        ProductClass::Double => (float64_rate(config, shares, query), DEEP_PIPELINE_MEMORY_RATE),
+    let (rate, memory_share) = match types.class() {
+        ProductClass::Double => (float64_rate(config, shares, query), DEEP_MEMORY_SHARE),
         class => {
-            let rate = rate(class, query.target.cc) * fitted_efficiency(config.tile, wider);
-            let memory_rate = match config.groups {
-                Groups::None if of_sm90 => memory_rate(config, types, ctas_per_sm, query),
-                _ => FITTED_MEMORY_RATE,
+            let share = relative_rate(class, query.target.cc) * efficiency(config.tile, wider);
+            let memory_share = match config.groups {
+                Groups::None if of_sm90 => memory_share(config, types, ctas_per_sm, query),
+                _ => fitted_shallow_memory_share(),
             };
-            (rate * query.scale.mma_sync, memory_rate)
+            (share * query.rates.mma_sync, memory_share)
         }
     };
     let [m, n, k] = config.tile.map(f64::from);
-    let (block_latency, overhead, store) = match (config.align, config.groups) {
-        (4.., _) | (_, Groups::AlongM | Groups::AlongK) => (0.0, FITTED_TILE_OVERHEAD, 0.0),
-        _ => (
-            FITTED_ELEMENT_LATENCY * (m + n) * k / f64::from(config.threads()),
-            FITTED_ELEMENT_OVERHEAD,
-            FITTED_ELEMENT_STORE * m * n,
-        ),
+    let (block_latency, overhead) = match (config.align, config.groups) {
+        (4.., _) | (_, Groups::AlongM | Groups::AlongK) => (0.0, fitted_pipeline()),
+        _ => (fitted_element_latency() * (m + n) * k / f64::from(config.threads()), 0.0),
     };
-    let epilogue = if query.fusion_takes_time { EPILOGUE_STORE * m * n } else { 0.0 };
+    let store = if query.fusion_takes_time { fitted_epilogue_store() * m * n } else { 0.0 };
     let tile = Tile {
         extents: config.tile,
         groups: config.groups,
         split: 1,
         ctas_per_sm,
         rate,
-        load_penalty: fitted_load_penalty(config, types, shares),
-        memory_rate,
+        load_penalty: load_penalty(config, types, shares),
+        memory_share,
         block_latency,
         overhead,
-        store: store + epilogue,
+        store,
     };
     tiled::estimate(&tile, types, query)
 }

@@ -4,12 +4,12 @@
 //! The L2 cache delivers data once to all multiprocessors of a GPC that request it at about the
 //! same time. The CTAs of a grid that overlaps the preceding grid start on any multiprocessor.
 
-use super::config::{ROW_BYTES, Schedule, Sm90};
-use super::cost::rates::{
-    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, FITTED_ONE_CONSUMER,
-};
+use super::config::{ROW_BYTES, Sm90};
+use super::cost::rates::fitted_block;
 use super::grid::TileGrid;
 use crate::kernel::cost::chips::hopper::SMS_PER_GPC;
+use crate::kernel::cost::chips::{Rates, Target};
+use crate::kernel::cost::factors::factors;
 use crate::kernel::cost::query::operand_bytes;
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
@@ -58,8 +58,17 @@ pub struct Placed {
     pub work_seconds: f64,
 }
 
-/// Fitted: seconds from the end of a grid to the start of the next, without overlap.
-pub const FITTED_START_ALONE: f64 = 0.7e-6;
+factors! {
+    /// Bytes a second that the L2 cache delivers to all GPCs of an H100, with the bytes that a GPC
+    /// shares counted once: for CTAs that start GPC by GPC, and for CTAs that start anywhere.
+    fitted_delivered = 3.13e12;
+    fitted_delivered_anywhere = 4.46e12;
+    /// Bytes a second that one multiprocessor receives.
+    fitted_received = 143e9;
+    /// Seconds: a tile's end, and a thread's store of one accumulator.
+    fitted_placed_end = 0.56e-6;
+    fitted_placed_sum_end = 31e-9;
+}
 
 /// The placement of a kernel, if waiting for an empty chip pays. The decision ignores the device's
 /// rates, which scale both alternatives alike.
@@ -71,45 +80,29 @@ pub fn placed(
     ctas_per_sm: u32,
     multiprocessors: u32,
 ) -> Option<Placed> {
-    // Fitted to timings on an H100.
-    /// Bytes a second that the L2 cache delivers to all GPCs, with the bytes that a GPC shares
-    /// counted once: for CTAs that start GPC by GPC, and for CTAs that start anywhere.
-    const FITTED_DELIVERED_RATE: f64 = 3.5e12;
-    const FITTED_DELIVERED_RATE_ANYWHERE: f64 = 5.0e12;
-    /// Bytes a second that one multiprocessor receives, and 16-bit FLOP a second of its tensor
-    /// cores.
-    const FITTED_ARRIVING_RATE: f64 = 160e9;
-    const FITTED_TENSOR_RATE: f64 = 6.19e12;
-    /// Seconds: least time of a K block, a tile's end, and a thread's store of one accumulator.
-    const FITTED_BLOCK: f64 = 0.1e-6;
-    const FITTED_TILE_END: f64 = 0.5e-6;
-    const FITTED_SUM_END: f64 = 27.7e-9;
     // The hardware places CTAs GPC by GPC only if no other grid runs.
     if problem.options.free_multiprocessors > 0 {
         return None;
     }
     let placement = config.placement(problem, grid, ctas_per_sm, multiprocessors)?;
+    let rates = Rates::of(&Target::H100);
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let arriving =
         config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0).into_iter().sum::<f64>();
     let blocks = (problem.k() as f64 / f64::from(config.k_block(types))).ceil();
-    let has_one_consumer = config.consumers == 1 || config.schedule == Schedule::PingPong;
-    let multiplied = tile_m * tile_n * f64::from(config.row_bytes(0) * types.widening())
-        / FITTED_TENSOR_RATE
-        * if has_one_consumer { FITTED_ONE_CONSUMER } else { 1.0 };
-    let memory = FITTED_MEMORY_LATENCY + operand_bytes(problem) / FITTED_MEMORY_RATE;
-    let loaded = |drawn: f64| (arriving / FITTED_ARRIVING_RATE).max(drawn * 128.0);
+    let multiplied =
+        tile_m * tile_n * f64::from(config.row_bytes(0) * types.widening()) / rates.tensor;
+    let memory = operand_bytes(problem) / rates.memory;
+    let loaded = |drawn: f64| (arriving / fitted_received()).max(drawn * 128.0);
     let work = |loaded: f64| {
-        let block = multiplied.max(loaded).max(FITTED_BLOCK);
-        blocks * block + FITTED_TILE_END + FITTED_SUM_END * config.sums_of_thread()
+        let block = multiplied.max(loaded).max(fitted_block());
+        blocks * block + fitted_placed_end() + fitted_placed_sum_end() * config.sums_of_thread()
     };
-    let seconds = |work: f64| FITTED_LAUNCH + (work * work + memory * memory).sqrt();
-    let loaded_placed = loaded(placement.drawn / FITTED_DELIVERED_RATE);
-    let (placed, anywhere) = (
-        work(loaded_placed),
-        work(loaded(placement.drawn_anywhere / FITTED_DELIVERED_RATE_ANYWHERE)),
-    );
-    let pays = seconds(placed) + FITTED_START_ALONE < seconds(anywhere);
+    let seconds = |work: f64| (work * work + memory * memory).sqrt();
+    let loaded_placed = loaded(placement.drawn / fitted_delivered());
+    let (placed, anywhere) =
+        (work(loaded_placed), work(loaded(placement.drawn_anywhere / fitted_delivered_anywhere())));
+    let pays = seconds(placed) + rates.launch < seconds(anywhere);
     pays.then_some(Placed {
         placement,
         arithmetic_seconds: blocks * multiplied,

@@ -2,7 +2,7 @@
 
 use super::config::{ROW_BYTES, Sm90};
 use crate::kernel::cost::chips::Target;
-use crate::kernel::cost::chips::hopper::ACTIVE_CLUSTERS;
+use crate::kernel::cost::chips::hopper::active_clusters;
 use crate::problem::GemmProblem;
 
 // The program asserts that its constants of these names have the same values.
@@ -39,8 +39,7 @@ impl Sm90 {
     /// Clusters that run at once on a device with this many multiprocessors. A further cluster
     /// would start only after another has finished all its tiles.
     pub fn clusters_at_once(&self, ctas_per_sm: u32, multiprocessors: u32) -> u32 {
-        let share = ACTIVE_CLUSTERS[self.cluster_size().min(8) as usize] / ACTIVE_CLUSTERS[1];
-        ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
+        active_clusters(self.cluster_size(), multiprocessors * ctas_per_sm)
     }
 
     /// Bytes of workspace of a grid split: a word for each tile, then the 32-bit sums of each

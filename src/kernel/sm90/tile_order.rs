@@ -24,12 +24,12 @@ impl Sm90 {
     /// minimizes the operand rows and columns that consecutive CTAs read, in windows of 10 CTAs and
     /// of half a chip.
     ///
-    /// The windows (in CTAs) and the weight are fitted to timings on an H100 and do not depend on
+    /// The windows (in CTAs) and the weight are chosen by timings on an H100 and do not depend on
     /// the device.
     pub fn band(&self, grid: &TileGrid) -> u32 {
-        const FITTED_NEIGHBOURS: f64 = 10.0;
+        const NEIGHBOURS: f64 = 10.0;
         const CHIP: f64 = Target::H100.multiprocessors as f64;
-        const FITTED_WEIGHT_OF_HALF: f64 = 3.0;
+        const WEIGHT_OF_HALF: f64 = 3.0;
         if self.groups == Groups::AlongM {
             // Only the device knows the rows of a group.
             let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
@@ -43,12 +43,10 @@ impl Sm90 {
         let two = self.schedule == Schedule::PingPong
             && tiles[0] * tiles[1] * f64::from(self.cluster_size()) > CHIP;
         let half = if two { CHIP } else { CHIP / 2.0 };
-        let windows =
-            [(FITTED_NEIGHBOURS, 1.0), (half, FITTED_WEIGHT_OF_HALF)].map(|(ctas, weight)| {
-                let clusters =
-                    (ctas / f64::from(self.cluster_size())).clamp(1.0, tiles[0] * tiles[1]);
-                (clusters, weight / clusters)
-            });
+        let windows = [(NEIGHBOURS, 1.0), (half, WEIGHT_OF_HALF)].map(|(ctas, weight)| {
+            let clusters = (ctas / f64::from(self.cluster_size())).clamp(1.0, tiles[0] * tiles[1]);
+            (clusters, weight / clusters)
+        });
         // The first of equal bands.
         let mut best = (f64::INFINITY, 8);
         for band in [8, 16, 4, 32, 2, 64, 1] {
@@ -66,11 +64,5 @@ impl Sm90 {
             }
         }
         best.1
-    }
-
-    /// Rows and columns of the output that this many concurrent clusters cover.
-    pub fn covered(&self, grid: &TileGrid, clusters: f64) -> [f64; 2] {
-        let walked = walked(grid.clusters, self.band(grid), clusters.max(1.0));
-        [0, 1].map(|at| (walked[at] * grid.cluster[at]).min(grid.extent[at]))
     }
 }
