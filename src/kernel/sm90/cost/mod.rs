@@ -34,7 +34,9 @@ factors! {
     fitted_launch_of_mixed = 2.34e-6;
     fitted_pair_launch = 264e-9;
     fitted_cluster_launch = 0.28e-6;
-    /// The start of the first tile plus the end of the last, for each accumulator of a thread.
+    /// The start of the first tile plus the end of the last: constant, and for each accumulator of
+    /// a thread.
+    fitted_end = 0.61e-6;
     fitted_sum_end = 13.7e-9;
     /// The same for the other tiles, whose ends overlap the loads of the next tile, and in
     /// ping-pong all of it.
@@ -147,7 +149,7 @@ fn estimate_tiles(
     // A cluster of a cluster split computes one tile: it exchanges all partial sums before it
     // stores, and the next wave begins after its end.
     let sums = config.sums_of_thread();
-    let ends = fitted_sum_end() * sums * split * sharing.sqrt();
+    let ends = (fitted_end() + fitted_sum_end() * sums * split) * sharing.sqrt();
     let (work, ends_of_all) = if split > 1.0 {
         let bytes = 4.0 * tile_m * tile_n * (split - 1.0) / split;
         let adding = fitted_cluster_sum() + fitted_cluster_sum_byte() * bytes;
