@@ -16,27 +16,26 @@ use crate::epilogue::Epilogue;
 pub fn all() -> &'static [Kernel] {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
         let offered: FxHashSet<Types> = Types::gemm().into_iter().collect();
+        let only_twins: FxHashSet<Types> = Types::of_twins().into_iter().collect();
         // Above the number of kernels, so that the list never reallocates.
         let mut kernels: Vec<Kernel> = Vec::with_capacity(20_000);
-        let mut first = 0;
-        let add_twins = |kernels: &mut Vec<Kernel>, first: usize| {
-            for at in first..kernels.len() {
-                let Kernel { types, facts, .. } = kernels[at];
-                if facts.has_twin && offered.contains(&types.transposed()) {
-                    kernels.push(kernels[at].twin());
-                }
-            }
-            kernels.len()
-        };
+        let mut twins: Vec<Kernel> = Vec::new();
+        let mut last = None;
         for (types, design) in Design::space() {
             let program = Kernel::new(types, design, Frame::User, None);
-            let key = |kernel: &Kernel| (kernel.types, kernel.facts.family);
-            if kernels.get(first).is_some_and(|before| key(before) != key(&program)) {
-                first = add_twins(&mut kernels, first);
+            let key = Some((types, program.facts.family));
+            if last != key {
+                kernels.append(&mut twins);
+                last = key;
             }
-            kernels.push(program);
+            if program.facts.has_twin && offered.contains(&types.transposed()) {
+                twins.push(program.twin());
+            }
+            if !only_twins.contains(&types) {
+                kernels.push(program);
+            }
         }
-        add_twins(&mut kernels, first);
+        kernels.append(&mut twins);
         kernels
     });
     &KERNELS

@@ -187,6 +187,13 @@ impl Types {
         all
     }
 
+    /// The types of programs that are offered for transposed products alone: no kernel has them.
+    pub fn of_twins() -> Vec<Types> {
+        let offered = Types::gemm();
+        let transposed = offered.iter().map(|types| types.transposed());
+        transposed.filter(|types| !offered.contains(types)).collect()
+    }
+
     /// Further combinations, for which only `simt` and the reference have kernels: outputs that
     /// are seldom stored. Kernels of the tensor-core families for them would lengthen every
     /// listing.

@@ -24,7 +24,7 @@ const SHORT_BLOCKS: i64 = 4;
 impl Family for Sm80 {
     fn space() -> impl Iterator<Item = (Types, Sm80)> {
         let of = |types| Sm80::configs(types).into_iter().map(move |config| (types, config));
-        Types::gemm().into_iter().flat_map(of)
+        [Types::gemm(), Types::of_twins()].concat().into_iter().flat_map(of)
     }
 
     fn facts(&self, types: Types) -> Facts {

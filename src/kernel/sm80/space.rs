@@ -110,7 +110,8 @@ impl Sm80 {
         let is_served = match class {
             ProductClass::Float8 => true,
             ProductClass::Mixed => {
-                types.b.is_whole() && (types.out == types.a || types.out == types.b)
+                let is_whole = types.a.is_whole() && types.b.is_whole();
+                is_whole && (types.out == types.a || types.out == types.b)
             }
             _ => types.a == types.b,
         };

@@ -123,7 +123,8 @@ fn a_program_and_its_twin_serve_transposed_products() {
     let mut twins = 0;
     for kernel in transposed {
         let twin = kernel.twin();
-        assert_eq!(by_name.get(&twin.name()), Some(&&twin), "{kernel}");
+        let is_offered = !Types::of_twins().contains(&twin.types);
+        assert_eq!(by_name.get(&twin.name()), is_offered.then_some(&&twin), "{kernel}");
         assert_eq!(source(kernel), source(&twin), "{kernel}");
         let [a, b, out] = kernel.demands().map(Demand::transposed);
         assert_eq!([b, a, out], twin.demands(), "{kernel}");
