@@ -53,6 +53,14 @@ pub fn count() -> usize {
     GRAPHS.load(Ordering::Relaxed)
 }
 
+/// Switches promotion off in a forked child that has graphs of its parent: the driver refuses the
+/// child's launches of kernels, but not those of graphs (580, H200), and these break the parent.
+pub fn forget_parent() {
+    if count() > 0 {
+        set_enabled(false);
+    }
+}
+
 /// How far a launch is from promotion, and the graph that it is promoted to.
 pub struct Promotion {
     graph: OnceLock<PromotedGraph>,

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::launch::promotion;
 use crate::process::{self, Forking};
 
 thread_local! {
@@ -28,6 +29,12 @@ fn after_fork() {
     drop(CURRENT.take());
 }
 
+#[pyfunction]
+fn after_fork_in_child() {
+    after_fork();
+    promotion::forget_parent();
+}
+
 /// Python calls this when all threads but daemons have ended, and the interpreter is intact.
 #[pyfunction]
 fn before_exit(py: Python<'_>) {
@@ -45,11 +52,10 @@ fn unlock(work: &mut (dyn FnMut() + Send)) {
 /// Makes Python call this module at each fork and at exit, and the core release Python's lock.
 pub fn install(py: Python<'_>) -> PyResult<()> {
     process::set_unlock(unlock);
-    let after = wrap_pyfunction!(after_fork, py)?;
     let hooks = PyDict::new(py);
     hooks.set_item("before", wrap_pyfunction!(before_fork, py)?)?;
-    hooks.set_item("after_in_parent", &after)?;
-    hooks.set_item("after_in_child", after)?;
+    hooks.set_item("after_in_parent", wrap_pyfunction!(after_fork, py)?)?;
+    hooks.set_item("after_in_child", wrap_pyfunction!(after_fork_in_child, py)?)?;
     py.import("os")?.call_method("register_at_fork", (), Some(&hooks))?;
     py.import("atexit")?.call_method1("register", (wrap_pyfunction!(before_exit, py)?,))?;
     Ok(())

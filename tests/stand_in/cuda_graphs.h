@@ -129,6 +129,8 @@ static uint64_t context_of(uint64_t stream) {
 }
 static int device_of(uint64_t stream) { return context_of(stream) == CONTEXT[1]; }
 CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
+  // As the real driver, which breaks the parent's context.
+  if (is_forked) return SUCCESS;
   CALLED();
   misused += (uint64_t)capturing;
   if (capturing) return STREAM_CAPTURE_UNSUPPORTED;
