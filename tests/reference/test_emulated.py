@@ -52,7 +52,7 @@ def test_float8_products_of_sm80(cc):
 @pytest.mark.parametrize("cc", some([80, 120]))
 def test_mixed_products_of_sm80(cc):
     counts = launches(f"products({cc})", f"designs({cc})", module="emulation_mixed")
-    assert counts[0] >= 20 and counts[1] >= 1, counts
+    assert counts[0] >= 10 and counts[1] >= 1, counts
 
 
 # Those of a line share a process.
@@ -77,7 +77,7 @@ def test_operands(groups):
 def test_scales(groups):
     counts = launches(*(f"{group}()" for group in groups.split()), module="emulation_scales")
     # Of four problems of grid splits, one or two kernels each; of others a sample.
-    assert all(count >= 6 for count in counts), counts
+    assert all(count >= 5 for count in counts), counts
 
 
 def test_groups_along_k():
