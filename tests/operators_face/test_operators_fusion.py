@@ -170,22 +170,6 @@ def test_a_scalar_that_a_client_repeats() -> None:
         torch.testing.assert_close(out, a @ b * scalar.flatten()[0], rtol=1e-5, atol=1e-5)
 
 
-def test_a_generated_epilogue_is_made_once_for_the_same_tensors() -> None:
-    args = fake_with_epilogue(Generated)
-    made = args.epilogue.current()
-    assert args.epilogue.current() is made
-    assert pickle.loads(pickle.dumps(args.epilogue.with_tensors({}))).tensors == {}
-    row = args.epilogue.tensors["row"]
-    args.epilogue = args.epilogue.with_tensors(args.epilogue.tensors | {"row": torch.ones(256)})
-    assert args.epilogue.current() is not made
-    args.epilogue = args.epilogue.with_tensors(args.epilogue.tensors | {"row": row})
-    args.epilogue.epilogue_fn = SOURCE.replace("tanh", "exp")
-    assert "exp" in str(args.epilogue.current().traced_epilogue)
-    kept = args.epilogue.detached().with_tensors(args.epilogue.tensors)
-    kept.current()
-    assert kept._made is None
-
-
 def test_arguments_for_later_calls_keep_no_tensor() -> None:
     a, b, out = torch.randn(24, 32), torch.randn(32, 16), torch.empty(24, 16)
     args = ops.GemmArguments(a, b, out, accumulator_type="float32")

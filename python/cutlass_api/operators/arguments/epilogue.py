@@ -174,7 +174,7 @@ class EpilogueArguments:
 
     def detached(self) -> "GeneratedEpilogue":
         """The same epilogue without the tensors, of which wrappers remain."""
-        return _detached_epilogue(self)
+        return GeneratedEpilogue(self.epilogue_fn, _detached(self.tensors))
 
     def __repr__(self) -> str:
         graph, operands = self.traced_epilogue, ", ".join(self.tensors)
@@ -194,12 +194,6 @@ class TracedEpilogue:
         self._traced = traced
         accumulator = EmptyTensor(element="float32", shape=shape, layout_tag=LayoutType.RowMajor)
         self.example_inputs = {"accum": accumulator}
-
-    @classmethod
-    def of_function(cls, function: Any, tensors: Mapping[str, Any]) -> "TracedEpilogue":
-        """The graph of a function or its source. ``tensors``: the operands, with ``D``."""
-        source = translate(function) if isinstance(function, str) else function
-        return cls(_core.trace_epilogue(source), tuple(tensors["D"].shape))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._traced, name)
@@ -225,10 +219,6 @@ class GeneratedEpilogue:
     """
 
     traced_epilogue = None
-    #: The values that the epilogue of the core was made of, and that epilogue.
-    _made: tuple[dict[str, Any], _core.EpilogueArguments] | None = None
-    #: Whether `_made` is kept for the next call.
-    _is_kept = True
 
     def __init__(self, epilogue_fn: Callable[..., Any] | str, tensors: dict[str, Any]) -> None:
         self.epilogue_fn = epilogue_fn
@@ -255,42 +245,26 @@ class GeneratedEpilogue:
 
     def with_tensors(self, tensors: Mapping[str, Any]) -> "GeneratedEpilogue":
         """The same function with other operands."""
-        made = GeneratedEpilogue(self.epilogue_fn, dict(tensors))
-        made._is_kept = self._is_kept
-        return made
+        return GeneratedEpilogue(self.epilogue_fn, dict(tensors))
 
     def detached(self) -> "GeneratedEpilogue":
-        """The same epilogue without the tensors, of which wrappers remain.
-
-        It keeps no tensor that they receive, as :meth:`CoreArguments.detached`.
-        """
-        return _detached_epilogue(self)
+        """The same epilogue without the tensors, of which wrappers remain."""
+        return GeneratedEpilogue(self.epilogue_fn, _detached(self.tensors))
 
     def current(self) -> _core.EpilogueArguments:
-        """The epilogue of the current tensors: the same object while these are the same.
+        """The epilogue of the current tensors.
 
         Raises ValueError for source that the language of epilogues cannot express.
         """
         values = {name: core_of(value) for name, value in self.tensors.items()}
-        function = self.epilogue_fn
-        values["epilogue_fn"] = function
-        known = self._made
-        if known is not None and _are_same(known[0], values):
-            return known[1]
-        operands = {name: values[name] for name in self.tensors}
-        schema = getattr(function, "schema", None)
+        schema = getattr(self.epilogue_fn, "schema", None)
         for name in getattr(schema, "scalar_broadcast_names", ()):
             # PyTorch repeats a scalar along dimensions that kernels of NVIDIA read.
-            if operands[name].ndim == 2:
-                operands[name] = operands[name][:1, :1]
+            if values[name].ndim == 2:
+                values[name] = values[name][:1, :1]
+        function = self.epilogue_fn
         source = translate(function) if isinstance(function, str) else function
-        made = _core.EpilogueArguments(source, **operands)
-        if self._is_kept:
-            self._made = values, made
-        return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_made": None}
+        return _core.EpilogueArguments(source, **values)
 
 
 def owned_epilogue(epilogue: Any) -> Any:
@@ -298,12 +272,6 @@ def owned_epilogue(epilogue: Any) -> Any:
     if isinstance(epilogue, EpilogueArguments):
         return epilogue.owned()
     return GeneratedEpilogue.of(epilogue) if is_generated(epilogue) else epilogue
-
-
-def without_tensors(epilogue: Any) -> Any:
-    """The epilogue of arguments without its tensors. None for one of another class."""
-    detach = getattr(epilogue, "detached", None)
-    return None if detach is None else detach()
 
 
 def check_epilogue(epilogue: Any) -> None:
@@ -337,14 +305,11 @@ def _wrapped(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: wrapped(value) for name, value in tensors.items()}
 
 
-def _detached_epilogue(epilogue: Any) -> GeneratedEpilogue:
-    tensors = {
+def _detached(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         name: value.detached() if isinstance(value, TensorWrapper) else value
-        for name, value in epilogue.tensors.items()
+        for name, value in tensors.items()
     }
-    made = GeneratedEpilogue(epilogue.epilogue_fn, tensors)
-    made._is_kept = False
-    return made
 
 
 def _are_same(values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
@@ -361,5 +326,4 @@ __all__ = [
     "check_epilogue",
     "is_generated",
     "owned_epilogue",
-    "without_tensors",
 ]
