@@ -174,7 +174,7 @@ class EpilogueArguments:
 
     def detached(self) -> "GeneratedEpilogue":
         """The same epilogue without the tensors, of which wrappers remain."""
-        return GeneratedEpilogue(self.epilogue_fn, _detached(self.tensors))
+        return _detached_epilogue(self)
 
     def __repr__(self) -> str:
         graph, operands = self.traced_epilogue, ", ".join(self.tensors)
@@ -194,6 +194,12 @@ class TracedEpilogue:
         self._traced = traced
         accumulator = EmptyTensor(element="float32", shape=shape, layout_tag=LayoutType.RowMajor)
         self.example_inputs = {"accum": accumulator}
+
+    @classmethod
+    def of_function(cls, function: Any, tensors: Mapping[str, Any]) -> "TracedEpilogue":
+        """The graph of a function or its source. ``tensors``: the operands, with ``D``."""
+        source = translate(function) if isinstance(function, str) else function
+        return cls(_core.trace_epilogue(source), tuple(tensors["D"].shape))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._traced, name)
@@ -248,8 +254,11 @@ class GeneratedEpilogue:
         return GeneratedEpilogue(self.epilogue_fn, dict(tensors))
 
     def detached(self) -> "GeneratedEpilogue":
-        """The same epilogue without the tensors, of which wrappers remain."""
-        return GeneratedEpilogue(self.epilogue_fn, _detached(self.tensors))
+        """The same epilogue without the tensors, of which wrappers remain.
+
+        It keeps no tensor that they receive, as :meth:`CoreArguments.detached`.
+        """
+        return _detached_epilogue(self)
 
     def current(self) -> _core.EpilogueArguments:
         """The epilogue of the current tensors.
@@ -257,14 +266,15 @@ class GeneratedEpilogue:
         Raises ValueError for source that the language of epilogues cannot express.
         """
         values = {name: core_of(value) for name, value in self.tensors.items()}
-        schema = getattr(self.epilogue_fn, "schema", None)
+        function = self.epilogue_fn
+        operands = {name: values[name] for name in self.tensors}
+        schema = getattr(function, "schema", None)
         for name in getattr(schema, "scalar_broadcast_names", ()):
             # PyTorch repeats a scalar along dimensions that kernels of NVIDIA read.
-            if values[name].ndim == 2:
-                values[name] = values[name][:1, :1]
-        function = self.epilogue_fn
+            if operands[name].ndim == 2:
+                operands[name] = operands[name][:1, :1]
         source = translate(function) if isinstance(function, str) else function
-        return _core.EpilogueArguments(source, **values)
+        return _core.EpilogueArguments(source, **operands)
 
 
 def owned_epilogue(epilogue: Any) -> Any:
@@ -272,6 +282,12 @@ def owned_epilogue(epilogue: Any) -> Any:
     if isinstance(epilogue, EpilogueArguments):
         return epilogue.owned()
     return GeneratedEpilogue.of(epilogue) if is_generated(epilogue) else epilogue
+
+
+def without_tensors(epilogue: Any) -> Any:
+    """The epilogue of arguments without its tensors. None for one of another class."""
+    detach = getattr(epilogue, "detached", None)
+    return None if detach is None else detach()
 
 
 def check_epilogue(epilogue: Any) -> None:
@@ -305,11 +321,12 @@ def _wrapped(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: wrapped(value) for name, value in tensors.items()}
 
 
-def _detached(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+def _detached_epilogue(epilogue: Any) -> GeneratedEpilogue:
+    tensors = {
         name: value.detached() if isinstance(value, TensorWrapper) else value
-        for name, value in tensors.items()
+        for name, value in epilogue.tensors.items()
     }
+    return GeneratedEpilogue(epilogue.epilogue_fn, tensors)
 
 
 def _are_same(values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
@@ -326,4 +343,5 @@ __all__ = [
     "check_epilogue",
     "is_generated",
     "owned_epilogue",
+    "without_tensors",
 ]
