@@ -108,7 +108,7 @@ template <class Config> struct Sm90Consumer {
                                               int end) {
     using Totals = typename Registers::Totals;
     if constexpr (Config::OVER_GRID) {
-      Sm90GridSplit<Config> reduction(params, work);
+      Sm90GridSplit<Config> reduction(params, work.tiles(), work.tile(), work.split);
 #pragma unroll 1
       for (unsigned shares = reduction.publish(shared_memory + Memory::SPLIT_WORD_AT); shares != 0;
            shares &= shares - 1) {

@@ -28,7 +28,6 @@
 #include "sm90/config.cuh"
 #include "sm90/params.cuh"
 #include "sm90/registers.cuh"
-#include "sm90/tile_order.cuh"
 
 // A tile's word in workspace, from bit 0: ready bits, arrived bits, the number of splits,
 // LAST_REDUCES, MARK. The next word holds SECOND_MARK.
@@ -61,14 +60,13 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
   float4* const sums;
 
   // Workspace holds the words of all tiles, then the partial sums.
-  __device__ __forceinline__ Sm90GridSplit(const Sm90Params& params,
-                                           const typename Sm90TileOrder<Config>::Work& work)
-      : tile(work.cluster * Config::CLUSTER + work.rank),
+  __device__ __forceinline__ Sm90GridSplit(const Sm90Params& params, unsigned tiles, unsigned tile,
+                                           unsigned split)
+      : tile(tile),
         splits(params.splits_or_stacked),
-        split(work.split),
+        split(split),
         word(params.workspace + tile * WORD_STRIDE),
-        sums(reinterpret_cast<float4*>(params.workspace +
-                                       work.order.count * Config::CLUSTER * WORD_STRIDE)) {}
+        sums(reinterpret_cast<float4*>(params.workspace + tiles * WORD_STRIDE)) {}
 
   __device__ __forceinline__ unsigned all() const { return (1u << splits) - 1; }
   static __device__ __forceinline__ unsigned ready(Word word) { return word & 0xffff; }

@@ -67,7 +67,8 @@ template <class Config> struct Sm90Producer {
     if constexpr (Config::IN_CLUSTER) ptx::cluster_sync_relaxed();
     if constexpr (Config::OVER_GRID)
       if (warp == FIRST_WARP + 1)
-        Sm90GridSplit<Config>(params, work).prepare(shared_memory + Memory::SPLIT_WORD_AT);
+        Sm90GridSplit<Config>(params, work.tiles(), work.tile(), work.split)
+            .prepare(shared_memory + Memory::SPLIT_WORD_AT);
   }
 
  private:

@@ -139,6 +139,9 @@ template <class Config> struct Sm90TileOrder {
       // Without a block of K, multiply one beyond K, which TMA reads as zeros.
       if (blocks == 0) first_block = all_blocks + 1, blocks = 1;
     }
+    // Of a grid split: the tiles of all clusters of a slice of K, and this CTA's among them.
+    __device__ __forceinline__ unsigned tiles() const { return order.count * Config::CLUSTER; }
+    __device__ __forceinline__ unsigned tile() const { return cluster * Config::CLUSTER + rank; }
 
     // The K blocks of a tile; those of the tile with an index, which may be beyond the last one;
     // and the first index of a block of a tile.

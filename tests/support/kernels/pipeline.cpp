@@ -54,9 +54,9 @@ template <bool K_MAJOR, int TILE_, int ROW_BYTES, int SHARED_BY_> struct Operand
     const TensorMap* const from = Boxes::map_of(slice, map, shorter);
     boxes_loaded = 0;
     if (boxes.has_all())
-      boxes.load_all(0, from, 0, 0, slice, 0);
+      boxes.template load<true>(0, from, 0, 0, slice, 0);
     else
-      boxes.load(0, from, 0, 0, slice, 0);
+      boxes.template load<false>(0, from, 0, 0, slice, 0);
     return boxes_loaded * (K_MAJOR ? (from == &shorter ? Boxes::SHORT : BOX_ROWS) * 128l
                                    : long(ROW_BYTES) * Boxes::SLICE);
   }

@@ -6,7 +6,9 @@ mod grouped;
 pub mod rates;
 
 use conversion::with_conversion;
-use rates::{alignment_penalty, fitted_block, fitted_epilogue, overlapped};
+use rates::{
+    alignment_penalty, fitted_block, fitted_epilogue, fitted_ping_pong_epilogue, overlapped,
+};
 
 use super::config::{Schedule, Sm90};
 use super::grid::TileGrid;
@@ -127,9 +129,9 @@ fn estimate_tiles(
         rows.map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + alignment_penalty(aligned)));
     let operands = a_rows / cluster_n + b_rows / cluster_m;
     let share = (running * size * config.occupied(grid) / sms).min(1.0);
-    let by_schedule = match config.schedule {
-        Schedule::Cooperative => 1.0,
-        Schedule::PingPong => fitted_ping_pong(),
+    let (by_schedule, epilogue_share) = match config.schedule {
+        Schedule::Cooperative => (1.0, 1.0),
+        Schedule::PingPong => (fitted_ping_pong(), fitted_ping_pong_epilogue()),
     };
     let mut multiplied =
         (tile_m * tile_n * block_bytes / rates.tensor * by_schedule).max(fitted_block());
@@ -164,7 +166,7 @@ fn estimate_tiles(
         let work = blocks * multiplied.max(loaded) + ends + (waves - 1.0) * next;
         (work, ends + (waves - 1.0) * next_ends)
     };
-    let epilogue = if fusion_takes_time { fitted_epilogue() * sums } else { 0.0 };
+    let epilogue = if fusion_takes_time { epilogue_share * fitted_epilogue() * sums } else { 0.0 };
     let mut work = work + waves * epilogue;
     // Up to 16 columns, a tile's store is one step.
     if config.swapped && waves > 1.0 && tile_n > 16.0 {

@@ -5,8 +5,10 @@ use crate::kernel::cost::factors::factors;
 factors! {
     /// The least seconds of a K block.
     pub fitted_block = 0.115e-6;
-    /// Seconds of an epilogue for each accumulator of a thread.
+    /// Seconds of an epilogue for each accumulator of a thread, and the share of them that remains
+    /// in ping-pong.
     pub fitted_epilogue = 20e-9;
+    pub fitted_ping_pong_epilogue = 0.23;
     /// Relative extra time of the L2 cache for rows that begin inside a 32-byte sector, and for
     /// rows that begin at a sector inside a 128-byte line.
     fitted_inside_sectors = 0.775;
