@@ -94,7 +94,7 @@ def test_an_epilogue_in_metadata_is_the_clients_own():
 
 
 def test_searches_with_epilogues_keep_no_tensor_and_few_operators(monkeypatch):
-    monkeypatch.setattr(names, "_MOST_FURTHER", 3)
+    monkeypatch.setattr(names, "MOST_FURTHER", 3)
     shared = len(KernelOperator._shared)
     for factor in range(5):
         source = f"def f(accum, row):\n    D = accum * {factor}.5 + row\n    return D"

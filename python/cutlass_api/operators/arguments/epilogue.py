@@ -254,10 +254,7 @@ class GeneratedEpilogue:
         return GeneratedEpilogue(self.epilogue_fn, dict(tensors))
 
     def detached(self) -> "GeneratedEpilogue":
-        """The same epilogue without the tensors, of which wrappers remain.
-
-        It keeps no tensor that they receive, as :meth:`CoreArguments.detached`.
-        """
+        """The same epilogue without the tensors, of which wrappers remain."""
         return _detached_epilogue(self)
 
     def current(self) -> _core.EpilogueArguments:
@@ -265,9 +262,8 @@ class GeneratedEpilogue:
 
         Raises ValueError for source that the language of epilogues cannot express.
         """
-        values = {name: core_of(value) for name, value in self.tensors.items()}
         function = self.epilogue_fn
-        operands = {name: values[name] for name in self.tensors}
+        operands = {name: core_of(value) for name, value in self.tensors.items()}
         schema = getattr(function, "schema", None)
         for name in getattr(schema, "scalar_broadcast_names", ()):
             # PyTorch repeats a scalar along dimensions that kernels of NVIDIA read.

@@ -1,6 +1,7 @@
 """The operator classes of the families of kernels, and searches for operators."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from cutlass_api import _core
@@ -16,7 +17,7 @@ from cutlass_api.operators.metadata import OperatorMetadata
 from cutlass_api.operators.mma import AmpereMma, HopperWgmma
 from cutlass_api.operators.providers import checks
 from cutlass_api.operators.providers.kernels import EFCOperator, KernelOperator
-from cutlass_api.operators.providers.names import kernel_named, remember
+from cutlass_api.operators.providers.names import MOST_FURTHER, kernel_named, remember
 
 
 class Sm90GemmOperator(KernelOperator):
@@ -138,6 +139,7 @@ OPERATOR_CLASSES = (
 )
 
 
+@lru_cache(MOST_FURTHER)
 def _class_of(kernel: Kernel) -> type[KernelOperator]:
     of_core = kernel.metadata
     is_grouped = isinstance(of_core.operands, GroupedGemmOperandsMetadata)

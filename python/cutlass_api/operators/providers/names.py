@@ -7,10 +7,10 @@ from cutlass_api import _core
 from cutlass_api._core import Kernel
 
 #: How many kernels :func:`remember` keeps.
-_MOST_FURTHER = 1 << 14
-#: Kernels with their epilogues by name: of users, and those that fuse the epilogue of earlier
-#: arguments, the latest last.
-_FURTHER: dict[str, tuple[Kernel, Any]] = {}
+MOST_FURTHER = 1 << 14
+#: Kernels of users, and those that fuse the epilogue of earlier arguments, with that epilogue. To
+#: read their names would take most of a search's time.
+_FURTHER: dict[Kernel, Any] = {}
 
 
 def remember(kernel: Kernel, epilogue: Any) -> None:
@@ -18,23 +18,23 @@ def remember(kernel: Kernel, epilogue: Any) -> None:
 
     The oldest kernel is dropped if there are too many.
     """
-    _FURTHER[kernel.metadata.kernel_name] = kernel, epilogue
-    while len(_FURTHER) > _MOST_FURTHER:
+    _FURTHER[kernel] = epilogue
+    while len(_FURTHER) > MOST_FURTHER:
         _FURTHER.pop(next(iter(_FURTHER)), None)
 
 
 def kernel_named(name: str) -> tuple[Kernel, Any]:
     """The kernel of a name, and its epilogue or None. Raises ValueError if there is none."""
-    found = _FURTHER.get(name)
-    if found is not None:
-        return found
     kernel = _plain_kernels().get(name.replace("_tile", "_", 1))
-    if kernel is None:
-        raise ValueError(
-            f"operator_name is {name!r}, which no operator that this process knows has; keep the "
-            "name of the metadata, and search with the epilogue of an operator that fuses one"
-        )
-    return kernel, None
+    if kernel is not None:
+        return kernel, None
+    for further, epilogue in list(_FURTHER.items()):
+        if further.metadata.kernel_name == name:
+            return further, epilogue
+    raise ValueError(
+        f"operator_name is {name!r}, which no operator that this process knows has; keep the name "
+        "of the metadata, and search with the epilogue of an operator that fuses one"
+    )
 
 
 @cache
@@ -42,4 +42,4 @@ def _plain_kernels() -> dict[str, Kernel]:
     return {kernel.metadata.kernel_name: kernel for kernel in _core.get_kernels()}
 
 
-__all__ = ["kernel_named", "remember"]
+__all__ = ["MOST_FURTHER", "kernel_named", "remember"]
