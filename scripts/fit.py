@@ -1,13 +1,13 @@
 """Fits the factors of the cost models to timings, and writes them into the sources.
 
     cargo build --release --features fit --target-dir target/fit
-    python scripts/fit.py [--factors PATTERN] [--rounds 2] [--write]
+    python scripts/fit.py [--factors PATTERN] [--rounds 2] [--drop] [--write]
 
 The timings are those of `benchmarks/random_h100.json` and `random_h200.json`. Every second product
 is fitted to; the others are held out. One factor after another takes the value with which the
 kernel that the ranking puts first takes the least time, over that of the fastest, as a mean over
-kinds of products. The script prints this quotient before and after. With --drop, it then takes one
-factor after another out for good if no kind of product loses 1 %.
+kinds of products. The script prints this quotient before and after. With --drop, it then takes out
+one factor after another, as long as no kind of product loses 1 % in all.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 CORE = ROOT / "target/fit/release/lib_core.so"
-#: Quotients of values that a factor is tried with, and of a finer second search.
+#: What a factor is multiplied by.
 STEPS = (0.6, 0.8, 0.9, 0.95, 1.05, 1.12, 1.25, 1.6)
 #: A factor keeps its value unless the mean of logarithms falls by as much.
 LEAST_GAIN = 2e-4
@@ -53,10 +53,13 @@ class Row:
 
     kind: str
     args: Any
-    is_h200: bool
     kernels: list[Any]
     times: np.ndarray
     at: int
+
+    @property
+    def is_h200(self) -> bool:
+        return not self.kind.startswith("H100")
 
     def losses(self, estimates: np.ndarray) -> tuple[float, float]:
         """The logarithm of the first kernel's time over the fastest's, and what the fit lowers: the
@@ -121,7 +124,7 @@ def read_rows() -> list[Row]:
         if len(names) > 1:
             kernels = [found[name] for name in names]
             of_names = np.array([times[name] for name in names])
-            rows.append(Row(kind, args, not kind.startswith("H100"), kernels, of_names, at))
+            rows.append(Row(kind, args, kernels, of_names, at))
             at += len(names)
     torch.set_float32_matmul_precision("high")  # kernels of tf32 have estimates
     return rows
@@ -156,7 +159,8 @@ class Fit:
         return self.estimated()
 
     def means(self, estimates: np.ndarray, held_out: bool | None = None) -> dict[str, list[float]]:
-        """First over best of each kind: mean, worst, and the blurred mean's logarithm."""
+        """Of each kind, first over best in the mean and at worst, and what the fit lowers. Of all
+        products, or of those that are held out, or of the others."""
         of_kinds: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for index, row in enumerate(self.rows):
             if held_out is None or (index % 2 == 1) == held_out:
@@ -242,7 +246,7 @@ def print_means(fit: Fit) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--factors", default=".*", help="a pattern of the factors to fit")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--drop", action="store_true", help="look for factors that do not pay")

@@ -29,7 +29,7 @@ pub fn expected_tiles(problem: &GemmProblem, groups: Groups, tile_m: u32, tile_n
 }
 
 /// Expected strips of `tile_m` rows that cover one group.
-pub fn expected_strips(problem: &GemmProblem, tile_m: u32) -> f64 {
+fn expected_strips(problem: &GemmProblem, tile_m: u32) -> f64 {
     /// The assumed empty share of a group's last strip: 0.5 for random group sizes, 0 for whole
     /// strips.
     const EMPTY: f64 = 0.4;

@@ -97,8 +97,8 @@ fn float64_rate(config: &Sm80, shares: bool, query: &CostQuery) -> f64 {
     2.0 * m * n / clocks * query.target.clock_hz * reached
 }
 
-/// Assumed, not measured: the most of the memory rate, which `skinny` reaches, and seconds from the
-/// request of a byte to its arrival, as of `skinny`.
+/// Assumed, not measured: the largest share of the memory rate, and seconds from the request of a
+/// byte to its arrival.
 const MOST_OF_MEMORY: f64 = 0.65;
 const LATENCY: f64 = 0.85e-6;
 

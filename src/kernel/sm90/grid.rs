@@ -52,11 +52,6 @@ impl Sm90 {
         tiles::expected_tiles(problem, self.groups, m, n)
     }
 
-    /// Expected clusters along M of one group.
-    pub fn expected_strips(&self, problem: &GemmProblem) -> f64 {
-        tiles::expected_strips(problem, self.cluster_tile()[0])
-    }
-
     /// The mean rows and columns of a tile inside the output, over those of the first tile. Less
     /// than 1 if clusters overhang the output.
     pub fn inside(&self, grid: &TileGrid) -> [f64; 2] {
