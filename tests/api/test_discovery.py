@@ -103,7 +103,9 @@ def test_the_ranking_agrees_with_timings_of_every_kind():
     means = {kind: statistics.mean(lost) for kind, lost in losses.items()}
     print({kind: f"{mean:.3f}, {max(losses[kind]):.2f} at worst" for kind, mean in means.items()})
     assert all(len(lost) >= 16 for lost in losses.values())
-    assert statistics.mean(means.values()) < 1.05 and max(means.values()) < 1.2
+    assert statistics.mean(means.values()) < 1.05
+    # One family's kernels, which others precede on this chip, have less to choose from.
+    assert all(mean < (1.2 if KINDS[kind].family else 1.15) for kind, mean in means.items())
     assert max(map(max, losses.values())) < 1.9
 
 
