@@ -104,7 +104,7 @@ def test_searches_with_epilogues_keep_no_tensor_and_few_operators(monkeypatch):
         del args
         gc.collect()
         assert row() is None
-    assert len(names._FURTHER) == 3
+    assert len(names._FUSING) == 3
     assert len(KernelOperator._shared) == shared
 
 

@@ -8,29 +8,38 @@ from cutlass_api._core import Kernel
 
 #: How many kernels :func:`remember` keeps.
 MOST_FURTHER = 1 << 14
-#: Kernels of users, and those that fuse the epilogue of earlier arguments, with that epilogue. To
-#: read their names would take most of a search's time.
-_FURTHER: dict[Kernel, Any] = {}
+#: Kernels that fuse the epilogue of earlier arguments, with that epilogue. To read their names
+#: would take most of a search's time.
+_FUSING: dict[Kernel, Any] = {}
+#: The latest kernels of users. A search makes them anew.
+_OF_USERS: dict[str, Kernel] = {}
 
 
 def remember(kernel: Kernel, epilogue: Any) -> None:
-    """Makes :func:`kernel_named` find a kernel with an epilogue, or of a user.
+    """Makes :func:`kernel_named` find a kernel with an epilogue, or of a user with None.
 
     The oldest kernel is dropped if there are too many.
     """
-    _FURTHER[kernel] = epilogue
-    while len(_FURTHER) > MOST_FURTHER:
-        _FURTHER.pop(next(iter(_FURTHER)), None)
+    if epilogue is None:
+        _keep(_OF_USERS, kernel.metadata.kernel_name, kernel)
+    else:
+        _keep(_FUSING, kernel, epilogue)
+
+
+def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    kept[key] = value
+    while len(kept) > MOST_FURTHER:
+        kept.pop(next(iter(kept)), None)
 
 
 def kernel_named(name: str) -> tuple[Kernel, Any]:
     """The kernel of a name, and its epilogue or None. Raises ValueError if there is none."""
-    kernel = _plain_kernels().get(name.replace("_tile", "_", 1))
+    kernel = _OF_USERS.get(name) or _plain_kernels().get(name.replace("_tile", "_", 1))
     if kernel is not None:
         return kernel, None
-    for further, epilogue in list(_FURTHER.items()):
-        if further.metadata.kernel_name == name:
-            return further, epilogue
+    for fusing, epilogue in list(_FUSING.items()):
+        if fusing.metadata.kernel_name == name:
+            return fusing, epilogue
     raise ValueError(
         f"operator_name is {name!r}, which no operator that this process knows has; keep the name "
         "of the metadata, and search with the epilogue of an operator that fuses one"
