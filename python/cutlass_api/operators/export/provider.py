@@ -7,6 +7,7 @@ import cutlass.operators as nvidia
 from cutlass.operators.workspace import AllocationRequirement, Workspace
 
 from cutlass_api.operators.arch import TargetSm, served_cc
+from cutlass_api.operators.artifact import CompiledArtifact
 from cutlass_api.operators.export.arguments import REFUSALS, converted, taken
 from cutlass_api.operators.export.metadata import described, status
 from cutlass_api.operators.providers import families, kernels
@@ -143,7 +144,8 @@ class KernelOperator(nvidia.Operator):
     def _run(self, args: Any, compiled_artifact: Any, stream: Any, workspace: Any = None) -> None:
         if isinstance(workspace, Workspace):
             workspace = workspace.data
-        self.own.run(taken(args), compiled_artifact, stream, workspace, True)
+        compiled = CompiledArtifact(compiled_artifact.compiled_obj, self.own, None)
+        self.own.run(taken(args), compiled, stream, workspace, True)
 
     @classmethod
     def _generate_operators(
