@@ -223,7 +223,8 @@ macro_rules! arguments {
     };
 }
 
-fn native_part<'a, T>(arguments: &'a Bound<'_, T>) -> Option<&'a NativeArguments> {
+/// The arguments of built-in kernels in an object of any class.
+pub fn native_part<'a, T>(arguments: &'a Bound<'_, T>) -> Option<&'a NativeArguments> {
     arguments.cast::<RuntimeArguments>().ok().and_then(|base| base.get().native.as_deref())
 }
 

@@ -19,7 +19,6 @@ mod host;
 mod instruments;
 mod joint;
 mod kernel;
-mod keywords;
 mod linear;
 mod log;
 mod matmul;
@@ -104,7 +103,6 @@ mod _core {
         super::ranges::read_environment();
         crate::launch::promotion::read_environment();
         super::process::install(module.py())?;
-        super::keywords::install(module.py())?;
         #[cfg(feature = "fit")]
         super::fit::install(module)?;
         super::utils::set_package_directories(module.py())

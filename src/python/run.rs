@@ -3,14 +3,15 @@
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
-use super::arguments::{RuntimeArguments, native};
+use super::arguments::{RuntimeArguments, native, native_part};
 use super::artifact::CompiledArtifact;
 use super::compilation::{artifact_or_compile, check_artifact, program_of};
 use super::host::Interpreter;
-use super::kernel::{PyKernel, must_define, rounds_to_tf32};
+use super::kernel::{PyKernel, must_define, name_of, rounds_to_tf32};
 use super::native_arguments::{KeptLaunch, NativeArguments};
+use super::ranges::Range;
 use super::stream::{StreamArgument, current_stream, optional_handle, torch_stream};
 use super::support::refusal;
 use crate::epilogue::BoundEpilogue;
@@ -59,76 +60,19 @@ impl PyKernel {
         workspace: Option<&Bound<'_, PyAny>>,
         assume_supported_args: bool,
     ) -> PyResult<()> {
-        let Some(position) = slf.get().position else {
-            if !assume_supported_args {
-                let status = slf.call_method1("supports", (args,))?;
-                if !status.is_truthy()? {
-                    return Err(LaunchError::unsupported(status.getattr("error")?).into());
-                }
-            }
-            return run_subclass(slf, args, compiled_artifact, stream, workspace);
-        };
         let py = slf.py();
-        let Some(native) = native(args)? else {
-            return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
-        };
-        let rounds_to_tf32 = rounds_to_tf32(position);
-        let is_supported =
-            assume_supported_args || (native.last_supported.is(position) && !rounds_to_tf32);
-        if !is_supported && let Some(reason) = refusal(py, position, Some(native))? {
-            return Err(LaunchError::unsupported(reason).into());
+        let native = native_part(args);
+        let _range = Range::of_call(py, "cutlass_api::run", || {
+            let inputs = native.map_or_else(Vec::new, |native| native.objects(py));
+            Ok((PyTuple::new(py, inputs)?, name_of(slf)))
+        });
+        if let Some(native) = native
+            && let Some(repeated) =
+                repeat(slf, native, compiled_artifact, stream, assume_supported_args)
+        {
+            return repeated;
         }
-        let stream =
-            StreamArgument { handle: optional_handle(stream)?, is_trusted: assume_supported_args };
-        // Operands whose memory or shape changed since construction are read again.
-        let reread = match native.are_unchanged(py)? {
-            true => None,
-            false => Some(native.current_problem(py, stream.handle)?),
-        };
-        let reread_epilogue = match &reread {
-            Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
-            None => None,
-        };
-        let problem = reread.as_ref().unwrap_or(&native.problem);
-        let epilogue = reread_epilogue.as_ref().or(native.bound_epilogue());
-        let is_checked = reread.is_none() && native.last_run.is(position);
-        if kernel::at(position).runs_on_gpu() {
-            let artifact = artifact_or_compile(slf, args, compiled_artifact)?;
-            let program = program_of(slf, artifact.get())?;
-            let last = &artifact.get().last;
-            let request = LaunchRequest { position, problem, epilogue, program, last, is_checked };
-            // The second run on unchanged operands keeps its launch for later runs.
-            let keep = is_checked && native.kept().is_none();
-            let workspace = match workspace {
-                Some(workspace) => {
-                    usable_workspace(position, problem, workspace, assume_supported_args)?
-                }
-                None => None,
-            };
-            let handle = stream.resolve(native.operands[0].object.bind(py), problem.device())?;
-            let kept = request.enqueue(&Interpreter(py), handle, workspace.as_ref(), keep)?;
-            if reread.is_none() {
-                native.last_run.note(position);
-            }
-            if let Some(launch) = kept {
-                native.keep(KeptLaunch {
-                    kernel: slf.clone().into_any().unbind(),
-                    artifact: artifact.into_any().unbind(),
-                    rounds_to_tf32,
-                    launch: *launch,
-                });
-            }
-        } else {
-            check_artifact(slf, compiled_artifact)?;
-            if !is_checked {
-                launch::check(kernel::at(position), problem, epilogue)?;
-            }
-            run_reference(py, problem, epilogue)?;
-        }
-        if !is_supported {
-            native.last_supported.note(position);
-        }
-        Ok(())
+        run_once(slf, args, compiled_artifact, stream, workspace, assume_supported_args)
     }
 
     /// Launches the compiled kernel. Subclasses define it. `stream` is the object that `run`
@@ -161,10 +105,93 @@ impl PyKernel {
     fn initialize_workspace(&self, args: &Bound<'_, PyAny>, workspace: &Bound<'_, PyAny>) {}
 }
 
+/// `run` without repeating an earlier launch.
+#[inline(never)] // keeps `run` short
+fn run_once(
+    slf: &Bound<'_, PyKernel>,
+    args: &Bound<'_, PyAny>,
+    compiled_artifact: Option<&Bound<'_, PyAny>>,
+    stream: Option<&Bound<'_, PyAny>>,
+    workspace: Option<&Bound<'_, PyAny>>,
+    assume_supported_args: bool,
+) -> PyResult<()> {
+    let Some(position) = slf.get().position else {
+        if !assume_supported_args {
+            let status = slf.call_method1("supports", (args,))?;
+            if !status.is_truthy()? {
+                return Err(LaunchError::unsupported(status.getattr("error")?).into());
+            }
+        }
+        return run_subclass(slf, args, compiled_artifact, stream, workspace);
+    };
+    let py = slf.py();
+    let Some(native) = native(args)? else {
+        return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
+    };
+    let rounds_to_tf32 = rounds_to_tf32(position);
+    let is_supported =
+        assume_supported_args || (native.last_supported.is(position) && !rounds_to_tf32);
+    if !is_supported && let Some(reason) = refusal(py, position, Some(native))? {
+        return Err(LaunchError::unsupported(reason).into());
+    }
+    let stream =
+        StreamArgument { handle: optional_handle(stream)?, is_trusted: assume_supported_args };
+    // Operands whose memory or shape changed since construction are read again.
+    let reread = match native.are_unchanged(py)? {
+        true => None,
+        false => Some(native.current_problem(py, stream.handle)?),
+    };
+    let reread_epilogue = match &reread {
+        Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
+        None => None,
+    };
+    let problem = reread.as_ref().unwrap_or(&native.problem);
+    let epilogue = reread_epilogue.as_ref().or(native.bound_epilogue());
+    let is_checked = reread.is_none() && native.last_run.is(position);
+    if kernel::at(position).runs_on_gpu() {
+        let artifact = artifact_or_compile(slf, args, compiled_artifact)?;
+        let program = program_of(slf, artifact.get())?;
+        let last = &artifact.get().last;
+        let request = LaunchRequest { position, problem, epilogue, program, last, is_checked };
+        // The second run on unchanged operands keeps its launch for later runs.
+        let keep = is_checked && native.kept().is_none();
+        let workspace = match workspace {
+            Some(workspace) => {
+                usable_workspace(position, problem, workspace, assume_supported_args)?
+            }
+            None => None,
+        };
+        let handle = stream.resolve(native.operands[0].object.bind(py), problem.device())?;
+        let kept = request.enqueue(&Interpreter(py), handle, workspace.as_ref(), keep)?;
+        if reread.is_none() {
+            native.last_run.note(position);
+        }
+        if let Some(launch) = kept {
+            native.keep(KeptLaunch {
+                kernel: slf.clone().into_any().unbind(),
+                artifact: artifact.into_any().unbind(),
+                rounds_to_tf32,
+                launch: *launch,
+            });
+        }
+    } else {
+        check_artifact(slf, compiled_artifact)?;
+        if !is_checked {
+            launch::check(kernel::at(position), problem, epilogue)?;
+        }
+        run_reference(py, problem, epilogue)?;
+    }
+    if !is_supported {
+        native.last_supported.note(position);
+    }
+    Ok(())
+}
+
 /// Repeats the launch that the arguments keep, or the artifact's last launch with new addresses.
 /// None if neither serves this run.
-pub fn repeat(
-    kernel: &Bound<'_, PyAny>,
+#[inline(always)] // in every run
+fn repeat(
+    kernel: &Bound<'_, PyKernel>,
     native: &NativeArguments,
     artifact: Option<&Bound<'_, PyAny>>,
     stream: Option<&Bound<'_, PyAny>>,
@@ -214,7 +241,7 @@ fn has_program_of(kept: &KeptLaunch, artifact: &Bound<'_, PyAny>) -> bool {
 /// constructs new arguments at each call. None if that launch does not serve the arguments.
 #[inline(never)] // keeps `repeat` short
 fn repeat_last(
-    kernel: &Bound<'_, PyAny>,
+    kernel: &Bound<'_, PyKernel>,
     native: &NativeArguments,
     artifact: &Bound<'_, PyAny>,
     stream: Option<&Bound<'_, PyAny>>,
@@ -225,8 +252,7 @@ fn repeat_last(
     }
     let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return Ok(None) };
     // A subclass receives the user's stream object, so the fast path does not serve it.
-    let is_built_in = kernel.cast::<PyKernel>().is_ok_and(|kernel| kernel.get().position.is_some());
-    if !is_built_in || !artifact.get().is_for(kernel) {
+    if kernel.get().position.is_none() || !artifact.get().is_for(kernel) {
         return Ok(None);
     }
     let py = kernel.py();
