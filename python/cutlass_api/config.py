@@ -50,8 +50,8 @@ class GlobalOptions:
         options["launch_graphs"] = self.launch_graphs
 
     def restore(self, options: dict[str, Any]) -> None:
-        """Sets every option from the values that :meth:`save` stored."""
-        self.use_tvm_ffi = options["use_tvm_ffi"]
+        """Sets the options from the values that :meth:`save` stored. Others stay as they are."""
+        self.use_tvm_ffi = options.get("use_tvm_ffi", self.use_tvm_ffi)
         self.launch_graphs = options.get("launch_graphs", self.launch_graphs)
 
     def __repr__(self) -> str:

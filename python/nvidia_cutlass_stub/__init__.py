@@ -12,7 +12,6 @@ This package therefore imports neither ``cutlass_api`` nor anything that costs t
 which Python reads when it starts, calls :func:`find_first`.
 """
 
-import os
 import sys
 from importlib import import_module, util
 from importlib.machinery import ModuleSpec
@@ -22,7 +21,7 @@ from typing import Any
 from nvidia_cutlass_stub import hooks, nvgemm, probes
 from nvidia_cutlass_stub.releases import NVGEMM
 
-#: The environment variable that switches the stand-in off if it is 0.
+#: The environment variable that switches the stand-in off if it is 0, false, no or off.
 VARIABLE = "CUTLASS_API_STAND_IN"
 
 #: The classes of NVIDIA's package that torch's code generation uses.
@@ -167,7 +166,7 @@ def install() -> bool:
     if not finder.serves_nvgemm:
         finder.serves_nvgemm = True
         nvgemm.prepare()
-    if finder.serves_cutlass or os.environ.get(VARIABLE) == "0":
+    if finder.serves_cutlass or hooks.is_switched_off(VARIABLE):
         return False
     finder.serves_cutlass = True
     probes.correct()

@@ -5,6 +5,7 @@ imported, so that ``import cutlass_api`` imports neither torch nor the parts of 
 long.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -94,6 +95,11 @@ def after_import(module: str, function: Callable[[], None]) -> None:
     installed_finder().awaited.setdefault(module, []).append(function)
 
 
+def is_switched_off(variable: str) -> bool:
+    """Whether an environment variable is 0, false, no or off."""
+    return os.environ.get(variable, "").strip().lower() in ("0", "false", "no", "off")
+
+
 def _call(function: Callable[[], None], module: str) -> None:
     try:
         function()
@@ -106,4 +112,4 @@ def _call(function: Callable[[], None], module: str) -> None:
         )
 
 
-__all__ = ["after_import", "installed_finder"]
+__all__ = ["after_import", "installed_finder", "is_switched_off"]

@@ -173,6 +173,14 @@ def test_subclasses_with_constructors_of_their_own():
             assert pickled(args).extra == copy.copy(args).extra == extra
         assert ops.get_operators(args)
     assert replace(made[2][0], extra=1).extra == 1
+    with pytest.warns(DeprecationWarning):
+        groups = replace(
+            ops.GroupedGemmArguments(a, b[None], out, torch.float32, offsets),
+            out=(z := out.clone()),
+        )
+    assert groups.offsets_along == "m" and groups.out.runtime_tensor is z
+    with pytest.raises(ValueError, match="offsets_along is 'k'; pass IndexPtrGrouped"):
+        replace(groups, offsets_along="k")
     with pytest.raises(ValueError, match="dimension M differs"):
         Generated(a, b, torch.empty(3, 3), torch.float32, None)
     with pytest.raises(TypeError, match="'epilogue'"):

@@ -253,3 +253,21 @@ def test_empty_tensors_that_are_refused() -> None:
         with pytest.raises(ValueError):
             getattr(tensor, method)(value)
     assert EmptyTensor(2.0, is_constant=True).value == 2.0
+
+
+def test_operators_are_compiled_for_their_own_epilogue_only():
+    def arguments(value):
+        a, b, out = torch.ones(64, 32), torch.ones(32, 64), torch.empty(64, 64)
+        epilogue = value and ops.EpilogueArguments(function(value), y=2.0, D=out)
+        return ops.GemmArguments(a, b, out, "float32", epilogue)
+
+    every = [arguments(value) for value in (None, "relu(x) + y", "tanh(x) + y")]
+    for args in every:
+        found = ops.get_operators(args, target_sm="90a")
+        operator = next(each for each in found if "EFC" not in type(each).__name__)
+        for other in every:
+            if other is args:
+                assert operator.compile(args, "90a").compiled_obj.kernel_obj is operator.kernel
+            else:
+                with pytest.raises(ValueError, match=r"fuses (no|another) epilogue; search with"):
+                    operator.compile(other, "90a")

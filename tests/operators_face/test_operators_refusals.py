@@ -218,7 +218,7 @@ def test_what_are_no_arguments(wrong):
     fused = ops.get_operators(fake_arguments(), target_sm="90a")
     fused = next(each for each in fused if "EFC" in type(each).__name__)
     for operator in (own, fused, Own.made()):
-        reason = "args and target_sm are None" if wrong is None else "; pass arguments such as"
+        reason = "args and target_sm are None" if wrong is None else "; pass arguments of cutlass_"
         assert reason in str(operator.supports(wrong).error)
         if wrong is not None:
             assert not operator.supports(wrong, "90a")
@@ -230,8 +230,44 @@ def test_what_are_no_arguments(wrong):
             operator.get_workspace_size,
             lambda args, each=operator: each.initialize_workspace(args, None),
         ):
-            with pytest.raises(TypeError, match=r"pass arguments such as GemmArguments|args is a"):
+            with pytest.raises(TypeError, match=r"such as GemmArguments|args is a"):
                 call(wrong)
+
+
+@pytest.mark.parametrize("wrong", NO_ARGUMENTS[1:], ids=lambda wrong: type(wrong).__name__)
+def test_searches_with_what_are_no_arguments(wrong):
+    for target in (None, "90a"):
+        with pytest.raises(TypeError, match=r"pass arguments of cutlass_api\.operators, such as"):
+            ops.get_operators(wrong, target_sm=target)
+
+
+def ones_with_scales(mode=ops.ScaleMode.Blockwise1x32, swizzle=ops.ScaleSwizzleMode.SwizzleNone):
+    return ops.ScaledOperand(torch.ones(4, 32), torch.ones(4, 1), mode, swizzle)
+
+
+class NoOrder(ops.Heuristic):
+    def rank(self, args, operators, *, target_sm=None, limit=None):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        (lambda: ops.TargetSm(90), "sm_str is 90; pass a text such as '90a', or cc=90"),
+        (lambda: ops.TargetSm(cc="90"), "cc is '90'; pass an integer such as 90"),
+        (lambda: ops.get_operators(heuristic="nvmatmul"), r"get_heuristic\(name\)\(\)"),
+        (lambda: ops.get_operators(heuristic=NoOrder), "pass an instance of a Heuristic"),
+        (lambda: ops.get_operators(heuristic=NoOrder()), "NoOrder returned None; return a list"),
+        (lambda: ops.get_operators(providers=5), "providers is 5; pass a list of provider classes"),
+        (lambda: ones_with_scales(swizzle="none"), "swizzle of ScaledOperand is 'none'; pass a Sc"),
+        (lambda: ones_with_scales(swizzle=None), "swizzle of ScaledOperand is None; pass a Scale"),
+        (lambda: ones_with_scales(mode=5), "mode of ScaledOperand is 5; pass a ScaleMode, or a t"),
+    ],
+    ids=["target", "cc", "name", "class", "order", "providers", "text", "none", "mode"],
+)
+def test_parameters_of_other_types(search, message):
+    with pytest.raises(TypeError, match=message):
+        search()
 
 
 # ---- element types below a byte ------------------------------------------------------------------

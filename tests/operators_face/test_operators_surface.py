@@ -125,7 +125,7 @@ def test_signatures():
     grouped = ["A", "B", "out", "accumulator_type", "offsets"]
     own = parameters(ops.IndexPtrGroupedGemmArguments)
     assert own[:7] == [*grouped, "offsets_along", "epilogue"]
-    assert parameters(ops.GroupedGemmArguments) == [*grouped, "epilogue"]
+    assert parameters(ops.GroupedGemmArguments)[:6] == [*grouped, "epilogue"]
     assert parameters(ops.GemmArguments)[:5] == [*grouped[:4], "epilogue"]
     fields = ["operator_name", "operator_class", "supported_targets"]
     assert parameters(ops.OperatorMetadata) == [*fields, "operands", "design", "epilogue"]

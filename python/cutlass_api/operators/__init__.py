@@ -88,11 +88,19 @@ def get_operators(
     if limit is not None and not (isinstance(limit, int) and limit > 0):
         kind = ValueError if isinstance(limit, int) else TypeError
         raise kind(f"limit is {limit!r}; pass a positive integer or None")
-    if heuristic is not None and not hasattr(heuristic, "rank"):
-        raise TypeError(f"heuristic is {heuristic!r}; pass a Heuristic or None")
+    if heuristic is not None and (isinstance(heuristic, type) or not hasattr(heuristic, "rank")):
+        raise TypeError(
+            f"heuristic is {heuristic!r}; pass an instance of a Heuristic, such as "
+            "get_heuristic(name)(), or None"
+        )
     found = Manifest.get_operators(args, metadata_filter, target_sm, providers)
     if heuristic is not None:
         ranked = heuristic.rank(args, list(found), target_sm=target_sm, limit=limit)
+        if not isinstance(ranked, Sequence):
+            raise TypeError(
+                f"rank of heuristic {type(heuristic).__name__} returned {ranked!r}; return a list "
+                "of operators"
+            )
         if Counter(map(id, ranked)) - Counter(map(id, found)):
             raise RuntimeError(
                 f"heuristic {type(heuristic).__name__} returned operators that are new or "

@@ -42,8 +42,8 @@ class TargetSm:
     - ``cc``: the compute capability as 10 * major + minor.
     - ``portability``: None means ``ArchConditional`` from 90 on, else ``Portable``.
 
-    Raises ValueError for other text, for both or neither of ``sm_str`` and ``cc``, and for a
-    portability that the compute capability lacks.
+    Raises TypeError for objects of other types, and ValueError for other text, for both or neither
+    of ``sm_str`` and ``cc``, and for a portability that the compute capability lacks.
     """
 
     cc: int
@@ -62,8 +62,11 @@ class TargetSm:
                 "sm_str alone, or cc with an optional portability"
             )
         if sm_str is not None:
+            if not isinstance(sm_str, str):
+                raise TypeError(f"sm_str is {sm_str!r}; pass a text such as '90a', or cc=90")
             cc, portability = _parse(sm_str)
-        assert cc is not None
+        if not isinstance(cc, int):
+            raise TypeError(f"cc is {cc!r}; pass an integer such as 90")
         if portability is None:
             has_own = cc >= _FIRST_CC[ArchPortability.ArchConditional]
             portability = ArchPortability.ArchConditional if has_own else ArchPortability.Portable
@@ -84,7 +87,10 @@ class TargetSm:
             return value
         if isinstance(value, str):
             return cls(value)
-        raise TypeError(f"target_sm is {value!r}; pass a TargetSm or a text such as '90a'")
+        raise TypeError(
+            f"target_sm is {value!r}; pass a text such as '90a', or a TargetSm of "
+            "cutlass_api.operators"
+        )
 
     @staticmethod
     def get_supported_targets(design: Any, operands: Any) -> "list[TargetSm]":

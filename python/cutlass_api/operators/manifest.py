@@ -1,12 +1,12 @@
 """Searches for operators."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from cutlass_api.operators.arch import TargetSm, UnservedTargetError
 from cutlass_api.operators.arguments import RuntimeArguments
-from cutlass_api.operators.arguments.base import no_subject
+from cutlass_api.operators.arguments.base import no_arguments, no_subject
 from cutlass_api.operators.base import Operator
 from cutlass_api.operators.metadata import OperatorMetadata
 from cutlass_api.operators.providers import CuTeDSLProvider, available_providers
@@ -28,6 +28,8 @@ class Manifest:
     ) -> list[Operator]:
         """As :func:`cutlass_api.operators.get_operators` without a heuristic."""
         target = TargetSm.ensure(target_sm)
+        if args is not None and not isinstance(args, RuntimeArguments):
+            raise no_arguments(args)
         chosen: Any = available_providers.values() if providers is None else _checked(providers)
         if metadata_filter is not None and not callable(metadata_filter):
             raise TypeError(f"metadata_filter is {metadata_filter!r}; pass a function, or None")
@@ -90,7 +92,8 @@ class Manifest:
 
 def _checked(providers: Any) -> Any:
     """The providers. Raises TypeError unless they are a collection of classes of providers."""
-    is_collection = not isinstance(providers, (str, type))
+    is_collection = isinstance(providers, Iterable) and not isinstance(providers, (str, type))
+    providers = list(providers) if is_collection else providers
     if not (is_collection and all(hasattr(each, "generate_operators") for each in providers)):
         raise TypeError(
             f"providers is {providers!r}; pass a list of provider classes, such as "

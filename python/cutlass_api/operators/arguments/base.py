@@ -120,7 +120,9 @@ def _convert(holder: Any, name: str, kind: Any, options: Mapping[str, Any]) -> N
 
 def no_arguments(args: Any) -> TypeError:
     """The error for what are no arguments of this interface."""
-    return TypeError(f"args is {args!r}; pass arguments such as GemmArguments")
+    return TypeError(
+        f"args is {args!r}; pass arguments of cutlass_api.operators, such as GemmArguments"
+    )
 
 
 def no_subject() -> ValueError:

@@ -180,7 +180,10 @@ def _check_groups(args: Any, offsets_along: str) -> None:
 
 
 class GroupedGemmArguments(IndexPtrGroupedGemmArguments):
-    """:class:`IndexPtrGroupedGemmArguments` with ``offsets_along="m"``. Warns: it is deprecated."""
+    """:class:`IndexPtrGroupedGemmArguments` with ``offsets_along="m"``. Warns: it is deprecated.
+
+    Raises ValueError for another ``offsets_along``, which ``dataclasses.replace`` passes.
+    """
 
     def __new__(
         cls,
@@ -190,8 +193,17 @@ class GroupedGemmArguments(IndexPtrGroupedGemmArguments):
         accumulator_type: NumericLike,
         offsets: TensorLike | Operand,
         epilogue: Any = None,
+        *,
+        offsets_along: Literal["m"] = "m",
+        performance: PerformanceControls | None = None,
     ) -> "Self":
-        return super().__new__(cls, A, B, out, accumulator_type, offsets, "m", epilogue)
+        if offsets_along != "m":
+            raise ValueError(
+                f"offsets_along is {offsets_along!r}; pass IndexPtrGroupedGemmArguments for others "
+                "than 'm'"
+            )
+        values = A, B, out, accumulator_type, offsets, "m", epilogue
+        return super().__new__(cls, *values, performance=performance)  # type: ignore[arg-type]
 
     def __init__(
         self,
@@ -201,6 +213,9 @@ class GroupedGemmArguments(IndexPtrGroupedGemmArguments):
         accumulator_type: NumericLike,
         offsets: TensorLike | Operand,
         epilogue: Any = None,
+        *,
+        offsets_along: Literal["m"] = "m",
+        performance: PerformanceControls | None = None,
     ) -> None:
         warnings.warn(
             "GroupedGemmArguments is deprecated; use IndexPtrGroupedGemmArguments with "
@@ -208,7 +223,8 @@ class GroupedGemmArguments(IndexPtrGroupedGemmArguments):
             DeprecationWarning,
             stacklevel=2,
         )
-        super().__init__(A, B, out, accumulator_type, offsets, "m", epilogue)
+        values = A, B, out, accumulator_type, offsets, offsets_along, epilogue
+        super().__init__(*values, performance=performance)
 
 
 __all__ = [

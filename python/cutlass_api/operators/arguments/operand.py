@@ -51,7 +51,7 @@ class ScaledOperand(Operand):
     - ``swizzle``: the :class:`ScaleSwizzleMode` of ``scale``.
 
     The layouts of scales are those of :class:`cutlass_api.arguments.ScaledTensor`. Attributes that
-    it lacks are those of ``quantized``. Raises TypeError for what is no tensor.
+    it lacks are those of ``quantized``. Raises TypeError for what is no tensor, mode or swizzle.
     """
 
     quantized: DenseTensor
@@ -67,6 +67,10 @@ class ScaledOperand(Operand):
         swizzle: ScaleSwizzleMode,
     ) -> None:
         self.quantized, self.scale = _dense("quantized", quantized), _dense("scale", scale)
+        if not isinstance(mode, (ScaleMode, tuple)):
+            raise TypeError(f"mode of ScaledOperand is {mode!r}; pass a ScaleMode, or a tuple")
+        if not isinstance(swizzle, ScaleSwizzleMode):
+            raise TypeError(f"swizzle of ScaledOperand is {swizzle!r}; pass a ScaleSwizzleMode")
         self.mode, self.swizzle = mode, swizzle
 
     def __copy__(self) -> "ScaledOperand":

@@ -3,14 +3,15 @@
 ``cutlass_api`` calls :func:`register` when both packages are imported. Neither imports the other.
 """
 
-import os
 import sys
 import warnings
 from typing import Any
 
+from nvidia_cutlass_stub.hooks import is_switched_off
+
 from cutlass_api.operators.export import lookups
 
-#: The environment variable that leaves NVIDIA's package as it is if it is 0.
+#: The environment variable that leaves NVIDIA's package as it is if it is 0, false, no or off.
 VARIABLE = "CUTLASS_API_PROVIDER"
 #: The package whose providers :func:`register` changes, and its releases that are known.
 PACKAGE = "cutlass.operators"
@@ -38,13 +39,13 @@ def register() -> bool:
 
 
 def register_unless_switched_off() -> None:
-    """:func:`register`, unless ``CUTLASS_API_PROVIDER`` is 0.
+    """:func:`register`, unless ``CUTLASS_API_PROVIDER`` switches that off.
 
     Serves lookups of PyTorch's NVGEMM in any case.
     """
     if imported() is not None:
         lookups.serve()
-    if os.environ.get(VARIABLE) != "0":
+    if not is_switched_off(VARIABLE):
         register()
 
 

@@ -44,9 +44,20 @@ class KernelOperator(Operator):
     #: The epilogue of the search that has found the operator.
     _epilogue: Any = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        has_own = not {"_run", "_supports"}.isdisjoint(vars(cls))
+        if has_own and "run" not in vars(cls):  # which calls them
+            cls.run = Operator.run  # type: ignore[method-assign, misc]
+
     def __init__(self, metadata: OperatorMetadata) -> None:
         self._kernel, self._epilogue = kernel_named(metadata.operator_name)
         super().__init__(metadata)
+        if metadata.operator_name != (name := self._name_of(self._kernel.metadata)):
+            raise ValueError(
+                f"operator_name is {metadata.operator_name!r}, and that {type(self).__name__} has "
+                f"the name {name!r}; call operator_class of the metadata"
+            )
         own = design_of_core(self._kernel.metadata.design, self._instruction)
         if metadata.design != own:
             raise ValueError(
@@ -160,13 +171,20 @@ class KernelOperator(Operator):
     def _kernel_for(self, args: Any, cc: int | None) -> Kernel:
         """The kernel to compile for arguments.
 
-        Raises ValueError for operands with other dtypes or layouts.
+        Raises ValueError for operands with other dtypes or layouts, and for another epilogue.
         """
         operands = self.metadata.operands
         if hasattr(operands, "accumulator_type"):
             operands = replace(operands, accumulator_type=args.accumulator_type)
         if not (status := operands.supports(args)):
             raise unsupported(status)
+        is_plain = args.epilogue is None and self._epilogue is None
+        if not is_plain and self._kernel not in _core.get_kernels(args.searched(), None, cc):
+            fused = "no epilogue" if self._epilogue is None else "another epilogue"
+            raise ValueError(
+                f"operator {self._name_of(self._kernel.metadata)} fuses {fused}; search with "
+                "get_operators(args) for one that fuses the epilogue of these arguments"
+            )
         return self._kernel
 
     def run(  # type: ignore[misc]
@@ -197,6 +215,9 @@ class KernelOperator(Operator):
                 raise
             raise unsupported(status) from None
 
+    #: ``run`` of this class, which a subclass with a ``_run`` of its own does not have.
+    _run_kernel = run
+
     def _run(
         self,
         args: RuntimeArguments,
@@ -205,7 +226,7 @@ class KernelOperator(Operator):
         workspace: Any = None,
     ) -> None:
         """As :meth:`run`, without the check."""
-        self.run(args, compiled_artifact, stream, workspace, True)
+        self._run_kernel(args, compiled_artifact, stream, workspace, True)
 
     @classmethod
     def _generate_operators(
@@ -309,6 +330,7 @@ class EFCOperator(KernelOperator):
             checks.check_run(args, compiled_artifact)
             raise
 
+    _run_kernel = run
     supported_args_type: ClassVar[Any] = GemmArguments
     designed_for_min_cc: ClassVar[int] = 80
 
