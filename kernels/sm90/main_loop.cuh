@@ -278,64 +278,84 @@ template <class Config> struct Sm90MainLoop {
     return previous_stage;
   }
 
-  // The same for a mixed product, whose A is converted in registers. The next group is loaded
-  // before the instructions of a group are issued, and converted while they multiply. Scales and
-  // zero points are loaded a span ahead (Sm90WeightScales).
-  __device__ __forceinline__ unsigned multiply_widened(int blocks, Scales& scales) {
-    constexpr int GROUPS = Fragments::GROUPS;
+  // A of a mixed product, converted in registers, in groups of instructions. Scales and zero points
+  // are loaded a span ahead (Sm90WeightScales).
+  struct Converter {
     // Groups that are multiplied while as many are converted. With two, a consumer waits half as
     // often, and needs 16 more registers for fragments. Several consumers need that less: one
     // multiplies while another one waits.
-    constexpr int AT_ONCE =
+    static constexpr int AT_ONCE =
         Config::CONSUMERS == 1 && Config::M_BLOCKS == 1 && Scales::PARTS == 1 ? 2 : 1;
-    static_assert(GROUPS % (2 * AT_ONCE) == 0);
-    const Fragments tile_a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
+    static_assert(Fragments::GROUPS % (2 * AT_ONCE) == 0);
+    using Group = unsigned[AT_ONCE][Config::M_BLOCKS][8];
+
+    const Fragments tile_a;
     typename Fragments::Fetched fetched[AT_ONCE];
-    unsigned fragments[2][AT_ONCE][Config::M_BLOCKS][8];
+    Group fragments[2];
     typename Scales::Factors factors;
     // The scales of the next span, and of this one. Those of rows outside of A are 0, as are all of
     // a slice of K that lies beyond K.
     typename Scales::Stored next{}, stored;
     bool is_large = false;
-    if constexpr (Scales::PRESENT) {
-      scales.load_next(next);
-      scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - Scales::SPAN);
+
+    __device__ __forceinline__ Converter(unsigned rows, Scales& scales, int blocks) : tile_a(rows) {
+      if constexpr (Scales::PRESENT) {
+        scales.load_next(next);
+        scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - Scales::SPAN);
+      }
     }
-    auto fetch = [&](unsigned stage, int group) {
+
+    __device__ __forceinline__ const Group& of(int group) const {
+      return fragments[group / AT_ONCE % 2];
+    }
+
+    __device__ __forceinline__ void fetch(unsigned stage, int first) {
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i)
-        tile_a.fetch(fetched[i], stage * Memory::STAGE_BYTES, group + i);
-    };
-    auto convert = [&](int first) {
+        tile_a.fetch(fetched[i], stage * Memory::STAGE_BYTES, first + i);
+    }
+
+    __device__ __forceinline__ void convert(int first, Scales& scales) {
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        const int group = first + i;
         auto& converted = fragments[first / AT_ONCE % 2][i];
-        if constexpr (Scales::PRESENT) {
-#pragma unroll
-          for (int part = 0; part < Scales::PARTS; ++part) {
-            if (group % Scales::GROUPS == 0) {
-              const int in_span = (group / Scales::GROUPS * Scales::PARTS + part) % Scales::SPAN;
-              if (in_span == 0) {
-                stored = next;
-                if constexpr (Scales::POWERS) is_large = Scales::has_large(stored);
-              }
-              Scales::decode_into(factors, stored, in_span);
-              if (in_span == 0) scales.load_next(next);
-            }
-            tile_a.template convert_scaled<Scales::PARTS>(converted, fetched[i], factors, part);
-            if constexpr (Scales::POWERS)
-              Scales::multiply_rest(converted, stored, group / Scales::GROUPS % Scales::SPAN,
-                                    is_large);
-          }
-        } else {
+        if constexpr (Scales::PRESENT)
+          convert_scaled(converted, fetched[i], first + i, scales);
+        else
           tile_a.convert(converted, fetched[i]);
-        }
       }
-    };
+    }
+
+    __device__ __forceinline__ void convert_scaled(unsigned (&converted)[Config::M_BLOCKS][8],
+                                                   const typename Fragments::Fetched& codes,
+                                                   int group, Scales& scales) {
+#pragma unroll
+      for (int part = 0; part < Scales::PARTS; ++part) {
+        if (group % Scales::GROUPS == 0) {
+          const int in_span = (group / Scales::GROUPS * Scales::PARTS + part) % Scales::SPAN;
+          if (in_span == 0) {
+            stored = next;
+            if constexpr (Scales::POWERS) is_large = Scales::has_large(stored);
+          }
+          Scales::decode_into(factors, stored, in_span);
+          if (in_span == 0) scales.load_next(next);
+        }
+        tile_a.template convert_scaled<Scales::PARTS>(converted, codes, factors, part);
+        if constexpr (Scales::POWERS)
+          Scales::multiply_rest(converted, stored, group / Scales::GROUPS % Scales::SPAN, is_large);
+      }
+    }
+  };
+
+  // The same for a mixed product, whose A is converted in registers. The next group is loaded
+  // before the instructions of a group are issued, and converted while they multiply.
+  __device__ __forceinline__ unsigned multiply_widened(int blocks, Scales& scales) {
+    constexpr int GROUPS = Fragments::GROUPS, AT_ONCE = Converter::AT_ONCE;
+    Converter a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES), scales,
+                blocks);
     ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-    fetch(slot.stage, 0);
-    convert(0);
+    a.fetch(slot.stage, 0);
+    a.convert(0, scales);
     unsigned previous_stage = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
@@ -344,19 +364,19 @@ template <class Config> struct Sm90MainLoop {
           pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
 #pragma unroll
       for (int group = 0; group + AT_ONCE < GROUPS; group += AT_ONCE) {
-        fetch(stage, group + AT_ONCE);
-        issue_groups(fragments[group / AT_ONCE % 2], b, group, block + group > 0);
+        a.fetch(stage, group + AT_ONCE);
+        issue_groups(a.of(group), b, group, block + group > 0);
         if (group == 0 && block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
-        convert(group + AT_ONCE);
+        a.convert(group + AT_ONCE, scales);
       }
       slot.advance();
       previous_stage = stage;
       if (block + 1 < blocks) {
         ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-        fetch(slot.stage, 0);
+        a.fetch(slot.stage, 0);
       }
-      issue_groups(fragments[(GROUPS / AT_ONCE - 1) % 2], b, GROUPS - AT_ONCE, true);
-      convert(0);
+      issue_groups(a.of(GROUPS - AT_ONCE), b, GROUPS - AT_ONCE, true);
+      a.convert(0, scales);
     }
     return previous_stage;
   }
