@@ -30,7 +30,7 @@ pub struct Facts {
     pub threads: u32,
     /// Dynamic shared memory of a launch, in bytes.
     pub shared_bytes: u32,
-    /// CTAs that an SM holds at once, an input of the cost model.
+    /// CTAs that an SM of Hopper holds at once, an input of the cost model of its kernels.
     pub ctas_per_sm: u32,
     /// Requirements on the memory layout of A, B and out.
     pub demands: [Demand; 3],

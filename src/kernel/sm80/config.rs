@@ -49,13 +49,13 @@ impl Sm80 {
         pipeline.max(sums)
     }
 
-    /// CTAs that share a multiprocessor of Hopper, by registers and shared memory.
-    pub fn ctas_per_sm(&self, types: Types) -> u32 {
-        let shared = Target::H100.shared_bytes_per_cta / (self.shared_bytes(types) + 1024);
+    /// CTAs that share a multiprocessor of a chip, by registers and shared memory.
+    pub fn ctas_per_sm(&self, types: Types, target: &Target) -> u32 {
+        let shared = target.shared_bytes_per_sm / (self.shared_bytes(types) + 1024);
         (self.threads_per_sm(types) / self.threads()).min(shared).max(1)
     }
 
-    /// Threads for which a multiprocessor of Hopper has registers: `THREADS_PER_SM` of the program.
+    /// Threads for which a multiprocessor has registers: `THREADS_PER_SM` of the program.
     pub fn threads_per_sm(&self, types: Types) -> u32 {
         let per_sum = match (types.class(), self.align) {
             (ProductClass::Double, _) => 4,

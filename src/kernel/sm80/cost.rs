@@ -109,8 +109,7 @@ const BAND: f64 = 8.0;
 /// share rows of A and columns of B, all stages but one.
 fn memory_share(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> f64 {
     let [m, n, k] = config.tile.map(f64::from);
-    let by_shared = query.target.shared_bytes_per_sm / (config.shared_bytes(types) + 1024);
-    let slots = query.sms() * f64::from(ctas_per_sm.min(by_shared));
+    let slots = query.sms() * f64::from(ctas_per_sm);
     let tiles = (config.ctas(query.problem) as f64).min(slots);
     let rows = (query.problem.m() as f64 / m).ceil().clamp(1.0, BAND);
     let bytes = (rows * m * types.a.width() + tiles / rows * n * types.b.width()) * k;
@@ -129,13 +128,14 @@ fn load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
     }
 }
 
-pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+pub fn estimate(config: &Sm80, types: Types, query: &CostQuery) -> Estimate {
     // On Hopper, float8 and mixed products belong to sm90. Those of sm80 rank last there.
     let of_sm90 = matches!(types.class(), ProductClass::Float8 | ProductClass::Mixed);
     if of_sm90 && query.target.cc == 90 {
         return Estimate::UNKNOWN;
     }
     let wider = types.a.width().max(types.b.width());
+    let ctas_per_sm = config.ctas_per_sm(types, &query.target);
     let shares =
         ctas_per_sm > 1 && config.ctas(query.problem) > u64::from(query.target.multiprocessors);
     let (rate, memory_share) = match types.class() {

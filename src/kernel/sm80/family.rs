@@ -31,7 +31,6 @@ impl Family for Sm80 {
         Facts {
             min_cc: types.a.mma_cc().max(types.b.mma_cc()),
             shared_bytes: self.shared_bytes(types),
-            ctas_per_sm: self.ctas_per_sm(types),
             demands: Demand::of_operands(self.layout, self.align),
             has_twin: self.groups == Groups::None && !self.is_for_few_rows(),
             rounds_float32: types.class() == ProductClass::Single,
@@ -82,7 +81,7 @@ impl Family for Sm80 {
             // Few CTAs find free multiprocessors, and a short launch gains by its early start.
             let is_small = 2 * ctas <= u64::from(target.multiprocessors)
                 && problem.k() <= SHORT_BLOCKS * i64::from(self.tile[2]);
-            let ctas_per_sm = self.ctas_per_sm(request.types);
+            let ctas_per_sm = self.ctas_per_sm(request.types, &target);
             Launch {
                 overlapping: target.cc == 90 && is_small || overlap_pays(target, ctas, ctas_per_sm),
                 ..Launch::simple(ctas, self.threads(), shared_bytes, Params::Gemm(params))
@@ -90,8 +89,8 @@ impl Family for Sm80 {
         })
     }
 
-    fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-        cost::estimate(self, types, ctas_per_sm, query)
+    fn estimate(&self, types: Types, _ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+        cost::estimate(self, types, query)
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {

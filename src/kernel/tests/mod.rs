@@ -397,11 +397,11 @@ fn full_and_short_grids_of_sm80_overlap_on_hopper() {
         let mut sharing = 0;
         for position in ranked(&problem, Some(hopper), false) {
             let kernel = &all()[position];
-            let Design::Sm80(_) = kernel.design else { continue };
+            let Design::Sm80(config) = kernel.design else { continue };
             let overlaps = |target| {
                 kernel.launch(&problem, target, 0, None).expect("there is an output").overlapping
             };
-            let shares = kernel.facts.ctas_per_sm > 1;
+            let shares = config.ctas_per_sm(kernel.types, &hopper) > 1;
             sharing += usize::from(shares);
             assert_eq!(overlaps(hopper), expected || !shares, "{kernel}: {m}x{n}x{k}");
             assert!(!overlaps(ampere), "{kernel}");

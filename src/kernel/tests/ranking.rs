@@ -11,7 +11,8 @@ fn large_squares_get_the_largest_efficient_tile() {
             false,
         );
         let Design::Sm80(config) = all()[found[0]].design else { panic!("not an sm80 kernel") };
-        assert_eq!(config.tile, [128, 128, 64], "{layout}");
+        // Of 128x128x64, an SM of compute capability 8.9 holds one CTA.
+        assert_eq!(config.tile, [128, 256, 32], "{layout}");
     }
 }
 
