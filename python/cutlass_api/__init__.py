@@ -15,8 +15,10 @@ A product in ten lines::
 The same calls work on CPU tensors: a reference backend computes them.
 """
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from nvidia_cutlass_stub.hooks import after_import
 
@@ -27,9 +29,12 @@ from cutlass_api import (
     arguments,
     artifact,
     config,
+    cuda,
+    explanation,
     fusion,
     kernel,
     library,
+    manifest,
     metadata,
     providers,
     status,
@@ -53,70 +58,37 @@ from cutlass_api.metadata import KernelMetadata
 from cutlass_api.status import Status
 
 if TYPE_CHECKING:
-    from cutlass_api import nn as nn
-    from cutlass_api import ops as ops
-    from cutlass_api import profiling as profiling
-    from cutlass_api import quantize as quantize
+    from cutlass_api import (
+        distributed,
+        inductor,
+        nn,
+        operators,
+        ops,
+        profiling,
+        quantize,
+        tuning,
+        weights,
+    )
     from cutlass_api import transformers as transformers
-    from cutlass_api import tuning as tuning
-    from cutlass_api import weights as weights
-    from cutlass_api.ops import grouped_mm as grouped_mm
-    from cutlass_api.ops import grouped_mm_weight_grad as grouped_mm_weight_grad
-    from cutlass_api.ops import int8_mm as int8_mm
-    from cutlass_api.ops import linear as linear
-    from cutlass_api.ops import linears as linears
-    from cutlass_api.ops import masked_grouped_mm as masked_grouped_mm
-    from cutlass_api.ops import mixed_mm as mixed_mm
-    from cutlass_api.ops import quantized_grouped_mm as quantized_grouped_mm
-    from cutlass_api.ops import quantized_linear as quantized_linear
-    from cutlass_api.ops import scaled_grouped_mm as scaled_grouped_mm
-    from cutlass_api.ops import scaled_mm as scaled_mm
-    from cutlass_api.tuning import autotune as autotune
-    from cutlass_api.tuning import autotuned as autotuned
+    from cutlass_api.ops import (
+        grouped_mm,
+        grouped_mm_weight_grad,
+        int8_mm,
+        linear,
+        linears,
+        masked_grouped_mm,
+        mixed_mm,
+        quantized_grouped_mm,
+        quantized_linear,
+        scaled_grouped_mm,
+        scaled_mm,
+    )
+    from cutlass_api.tuning import autotune, autotuned
 
 _checks.warn_of_other_owners()
 _cutlass_stub.install()
 
-
-#: The functions that this package exports from modules that it imports at first use.
-_FUNCTIONS = {
-    **dict.fromkeys(
-        (
-            *("grouped_mm", "grouped_mm_weight_grad", "int8_mm", "linear", "linears"),
-            *("masked_grouped_mm", "mixed_mm", "quantized_grouped_mm", "quantized_linear"),
-            *("scaled_grouped_mm", "scaled_mm"),
-        ),
-        "ops",
-    ),
-    **dict.fromkeys(("autotune", "autotuned"), "tuning"),
-}
-
-
-def _import_ops() -> None:
-    _core.watch_torch_profiler(vars(import_module("torch.autograd.profiler")))
-    import_module("cutlass_api.ops")
-
-
-def _register_operators() -> None:
-    import_module("cutlass_api.operators.export").register_unless_switched_off()
-
-
-def __getattr__(name: str) -> Any:
-    """What is imported at first use: ``nn``, ``ops``, ``quantize`` and ``weights``, which import
-    torch, ``transformers``, ``profiling``, ``tuning``, and the functions of these modules."""
-    if name in ("nn", "ops", "profiling", "quantize", "transformers", "tuning", "weights"):
-        # Not `from cutlass_api import ops`, which calls __getattr__.
-        return import_module(f"cutlass_api.{name}")
-    if name in _FUNCTIONS:
-        module = import_module(f"cutlass_api.{_FUNCTIONS[name]}")
-        globals()[name] = getattr(module, name)
-        return globals()[name]
-    raise AttributeError(f"module 'cutlass_api' has no attribute '{name}'")
-
-
-after_import("torch", _import_ops)
-after_import("cutlass.operators", _register_operators)
-
+#: The public names, those that are imported at first use too. ``import *`` and ``dir`` show them.
 __all__ = [
     "CudaFunction",
     "CudaKernel",
@@ -131,17 +103,86 @@ __all__ = [
     "__version__",
     "arguments",
     "artifact",
+    "autotune",
+    "autotuned",
     "config",
+    "cuda",
     "cuda_kernel",
+    "distributed",
     "explain",
+    "explanation",
     "fusion",
     "get_kernels",
+    "grouped_mm",
+    "grouped_mm_weight_grad",
+    "inductor",
+    "int8_mm",
     "kernel",
     "library",
+    "linear",
+    "linears",
+    "manifest",
+    "masked_grouped_mm",
     "matmul",
     "metadata",
+    "mixed_mm",
+    "nn",
+    "operators",
+    "ops",
+    "profiling",
     "providers",
+    "quantize",
+    "quantized_grouped_mm",
+    "quantized_linear",
+    "scaled_grouped_mm",
+    "scaled_mm",
     "status",
+    "tuning",
     "typing",
     "utils",
+    "weights",
 ]
+#: The modules that are imported at first use, with what each of them imports.
+_MODULES = {
+    **dict.fromkeys(("distributed", "inductor", "nn", "ops", "quantize", "weights"), "torch"),
+    **dict.fromkeys(("operators", "profiling", "tuning"), ""),
+}
+#: The modules of the functions that are imported at first use.
+_HOMES = {name: "ops" for name in __all__ if name not in globals() and name not in _MODULES}
+_HOMES |= dict.fromkeys(("autotune", "autotuned"), "tuning")
+if sys.modules.get("torch") is None and find_spec("torch") is None:
+    __all__ = [name for name in __all__ if _MODULES.get(_HOMES.get(name, name)) != "torch"]
+#: `import *` does not import transformers, nor replace the user's name of that package.
+_MODULES["transformers"] = "transformers"
+
+
+def _import_ops() -> None:
+    _core.watch_torch_profiler(vars(import_module("torch.autograd.profiler")))
+    import_module("cutlass_api.ops")
+
+
+def _register_operators() -> None:
+    import_module("cutlass_api.operators.export").register_unless_switched_off()
+
+
+# A type checker knows the names from the imports above, and reports others.
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in _MODULES:
+            # Not `from cutlass_api import ops`, which calls __getattr__.
+            return import_module(f"cutlass_api.{name}")
+        if name in _HOMES:
+            globals()[name] = getattr(import_module(f"cutlass_api.{_HOMES[name]}"), name)
+            return globals()[name]
+        text = f"module 'cutlass_api' has no attribute '{name}'"
+        # Python suggests a similar name of `dir(obj)`.
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])
+
+    def __dir__():
+        special = (name for name in globals() if name.startswith("__") and name not in __all__)
+        return sorted({*special, *_MODULES, *__all__})
+
+
+after_import("torch", _import_ops)
+after_import("cutlass.operators", _register_operators)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from typing_extensions import Never, Self, disjoint_base
 
 from cutlass_api.metadata import KernelMetadata
 from cutlass_api.typing import NumericLike, TensorLike
+
+_Tensor = TypeVar("_Tensor", bound=TensorLike)
 
 __version__: str
 ELEMENT_TYPES: tuple[ElementType, ...]
@@ -1307,15 +1309,15 @@ def trim_cache(limit: int) -> tuple[int, int]:
     """
 
 def matmul(
-    A: TensorLike,
+    A: _Tensor,
     B: TensorLike,
-    out: TensorLike | None = None,
+    out: _Tensor | None = None,
     accumulator_type: NumericLike | None = None,
     *,
     out_dtype: NumericLike | None = None,
     epilogue: Callable[..., Any] | str | None = None,
     **operands: TensorLike | float,
-) -> Any:
+) -> _Tensor:
     """Returns A @ B, or epilogue(A @ B, **operands), computed by the kernel that ranks first.
 
     A has shape (*, M, K), B (*, K, N); batch dimensions broadcast. A vector A (K,) counts as

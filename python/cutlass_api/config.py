@@ -1,13 +1,17 @@
 """Process-wide options."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cutlass_api import _core
 
 
 class GlobalOptions:
-    """The options of this process. Every ``GlobalOptions()`` is the same object."""
+    """The options of this process. Every ``GlobalOptions()`` is the same object.
 
+    Setting a name that is no option raises AttributeError.
+    """
+
+    __slots__ = ()
     _instance: ClassVar["GlobalOptions | None"] = None
 
     def __new__(cls) -> "GlobalOptions":
@@ -53,6 +57,18 @@ class GlobalOptions:
         """Sets the options from the values that :meth:`save` stored. Others stay as they are."""
         self.use_tvm_ffi = options.get("use_tvm_ffi", self.use_tvm_ffi)
         self.launch_graphs = options.get("launch_graphs", self.launch_graphs)
+
+    # A type checker reports names that are no option.
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name, value):
+            options = {}
+            self.save(options)
+            if name not in options:
+                raise AttributeError(
+                    f"GlobalOptions has no option {name}; its options are {', '.join(options)}"
+                )
+            super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         options: dict[str, Any] = {}

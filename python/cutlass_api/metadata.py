@@ -430,7 +430,8 @@ class KernelMetadata:
     - ``kernel_class``: the class of the kernel.
     - ``min_cc``: the lowest compute capability that runs it, as 10 * major + minor.
     - ``operands``: the metadata of its operands, such as :class:`GemmOperandsMetadata`.
-    - ``design``: its configuration.
+    - ``design``: its configuration, a :class:`DesignMetadata`; None of kernels that have none, such
+      as those of the reference.
     - ``epilogue``: the fused epilogue, or None.
     """
 
@@ -438,7 +439,7 @@ class KernelMetadata:
     kernel_class: type
     min_cc: int
     operands: Any
-    design: DesignMetadata | None = None
+    design: Any = None
     epilogue: EpilogueMetadata | None = None
 
     def supports(self, args: RuntimeArguments) -> Status:

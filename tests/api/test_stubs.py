@@ -30,25 +30,46 @@ def test_the_stub_agrees_with_the_extension(tmp_path):
 def test_a_users_program_is_checked_against_the_types(tmp_path):
     program = """
         import cutlass_api
+        from cutlass_api import *
         from cutlass_api.arguments import GemmArguments
 
         def run(a: cutlass_api.typing.TensorLike) -> int:
             args = GemmArguments(a, a, a, accumulator_type="float32")
             kernels: list[cutlass_api.Kernel] = cutlass_api.get_kernels(
-                args, lambda m: m.min_cc == 80, cc=90
+                args, lambda m: m.min_cc == 80 and m.design.tile_shape[0] == 64, cc=90
             )
             artifact: cutlass_api.artifact.CompiledArtifact = kernels[0].compile(args)
             kernels[0].run(args, artifact, stream=0)
             status: cutlass_api.Status = kernels[0].supports(args)
-            wrong: str = kernels[0].get_workspace_size(args)
+            cutlass_api.inductor.enable()
+            wrong: str = kernels[0].get_workspace_size(args)  # error: variable has type "str"
+            cutlass_api.lineer(a)  # error: Module has no attribute "lineer"
+            GlobalOptions = cutlass_api.config.GlobalOptions
+            GlobalOptions().launch_graph = False  # error: "GlobalOptions" has no attribute
+            autotune(args).winer  # error: "TuningResult" has no attribute "winer"
             return len(args.A.shape) if status else kernels[0].get_workspace_size(args)
+
+        class Array:
+            def __dlpack__(self, *args: object, **kwargs: object) -> object: ...
+            def __dlpack_device__(self) -> object: ...
+
+        product: str = cutlass_api.matmul(Array(), Array())  # error: expression has type "Array"
         """
-    (tmp_path / "program.py").write_text(inspect.cleandoc(program))
+    program = inspect.cleandoc(program)
+    (tmp_path / "program.py").write_text(program)
     command = [sys.executable, "-m", "mypy", "--config-file", str(SETTINGS), "program.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
-    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
-    assert len(errors) == 1, done.stdout
-    assert 'expression has type "int", variable has type "str"' in errors[0]
+    errors = {}
+    for line in filter(lambda line: ": error:" in line, done.stdout.splitlines()):
+        place, _, error = line.partition(": error: ")
+        errors[int(place.split(":")[1])] = error
+    expected = {
+        number: line.partition("# error: ")[2]
+        for number, line in enumerate(program.splitlines(), 1)
+        if "# error: " in line
+    }
+    assert errors.keys() == expected.keys(), done.stdout
+    assert all(text in errors[number] for number, text in expected.items()), done.stdout
 
 
 def test_types_ship():
@@ -58,11 +79,8 @@ def test_types_ship():
 
 # Docstrings.
 
-#: The public names of the package, those of modules imported at first use too.
-NAMES = sorted(
-    {name for name in vars(cutlass_api) if name[0] != "_"}
-    | {"ops", "profiling", "quantize", "tuning", *cutlass_api._FUNCTIONS}
-)
+#: The public names of the package.
+NAMES = [name for name in cutlass_api.__all__ if name[0] != "_"]
 
 
 def words(docstring):

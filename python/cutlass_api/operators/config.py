@@ -19,6 +19,7 @@ class GlobalOptions(config.GlobalOptions):
     installed. Raises ValueError for another value, and if ``CUTE_DSL_ENABLE_TVM_FFI`` contradicts.
     """
 
+    __slots__ = ()
     _instance: ClassVar["config.GlobalOptions | None"] = None
 
     def __new__(cls) -> "GlobalOptions":

@@ -18,6 +18,9 @@ Importing this module imports torch.
 # enqueues ``kernels/quantize.cuh``, ``_reordering.py`` ``kernels/repack.cuh``. ``_stacks.py``
 # makes stacks of weights.
 
+# In front: the import of torch imports the operators, which import the modules below.
+import torch  # noqa: F401
+
 from cutlass_api.weights._classes import MXFP4, NVFP4, Float8, Int4, Int8, UInt4, UInt8, Weight
 from cutlass_api.weights._compressed_tensors import from_compressed_tensors
 from cutlass_api.weights._packing import pack
