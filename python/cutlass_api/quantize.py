@@ -95,9 +95,11 @@ def per_block(
     """A scale for each block of (1, 128), (128, 1) or (128, 128) elements.
 
     The scales of an input (M, K) have shape (ceil(M / rows), ceil(K / columns)) for a block of
-    (rows, columns), and the memory layout that ``torch._scaled_mm`` requires: those of (1, 128) are
-    column-major, those of (128, 1) row-major. Those of (128, 128) have the order of the input, with
-    a leading dimension that is a multiple of 4.
+    (rows, columns). Those of int8 are row-major for a row-major input. Those of float8 have the
+    memory layout that ``torch._scaled_mm`` requires: those of (1, 128) are column-major, those of
+    (128, 1) row-major. Those of (128, 128) have the order of the input, with a leading dimension
+    that is a multiple of 4. safetensors saves ``scales.contiguous()``, or the tensors of
+    :func:`fp8`.
 
     Raises ValueError for other blocks, and as :func:`per_tensor`.
     """
@@ -145,7 +147,7 @@ def per_group(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor]:
     """int8, with a scale for each ``group`` elements of a row, for ``mixed_mm``.
 
     ``group``: 32, 64 or 128; divides the columns. The scales of an input (M, K) have shape
-    (M, K / group), and are column-major::
+    (M, K / group)::
 
         b, scale = cutlass_api.quantize.per_group(weight)  # (N, K)
         out = cutlass_api.mixed_mm(x, b.t(), scale.t())

@@ -79,6 +79,18 @@ def test_layouts():
     assert quantize.per_row(x[:, ::2])[0].is_contiguous()
 
 
+@pytest.mark.parametrize("name", [name for name in quantize.__all__ if name.startswith("per_")])
+def test_safetensors_saves_what_helpers_return(name):
+    """Those of float8 in blocks need `contiguous()`: they have the layout of torch._scaled_mm."""
+    from safetensors.torch import save
+
+    blocks = ((1, 128), (128, 1), (128, 128)) if name == "per_block" else (None,)
+    for block in blocks:
+        options = {} if block is None else {"dtype": torch.int8, "block": block}
+        found = getattr(quantize, name)(randn(130, 384), **options)
+        assert save({str(at): tensor for at, tensor in enumerate(found)})
+
+
 @symmetric
 def test_zeros_and_empty_inputs(output, way):
     for input in INPUTS:
@@ -180,7 +192,7 @@ def test_layouts_of_groups(group):
     x = randn(20, 256)
     quantized, scales = quantize.per_group(x, group)
     assert quantized.dtype == torch.int8 and quantized.stride() == x.stride()
-    assert scales.shape == (20, 256 // group) and scales.stride() == (1, 20)
+    assert scales.shape == (20, 256 // group) and scales.is_contiguous()
 
 
 @inputs
@@ -191,8 +203,8 @@ def test_asymmetric_groups(input, group, offset):
     x = (randn(20, 256, spread=0).clamp(-2.9, 2.9) + offset).to(input)
     quantized, scales, zeros = quantize.per_group_asymmetric(x, group)
     assert quantized.dtype == torch.uint8 and quantized.stride() == x.stride()
-    assert scales.shape == (20, 256 // group) and scales.stride() == (1, 20)
-    assert (zeros.dtype, zeros.shape, zeros.stride()) == (torch.uint8, scales.shape, (1, 20))
+    assert scales.shape == (20, 256 // group) and scales.is_contiguous()
+    assert (zeros.dtype, zeros.shape) == (torch.uint8, scales.shape) and zeros.is_contiguous()
     each = grouped(x.double(), (1, group))
     low, high = each.amin((1, 3)).clamp(max=0), each.amax((1, 3)).clamp(min=0)
     torch.testing.assert_close(scales.double(), (high - low) / 255, rtol=1e-6, atol=0)

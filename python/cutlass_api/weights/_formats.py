@@ -248,7 +248,7 @@ class Format:
     def empty(self, matrix: Tensor, is_a: bool = True) -> Fields:
         """Uninitialized fields of a matrix in 8 bits, row-major. ``is_a=False``: of (K, N)."""
         values = matrix.new_empty(matrix.shape, dtype=self.stored)
-        scales = self.scales.empty(matrix, is_a)
+        scales = self.scales.empty(matrix, is_a, is_float=self.stored.is_floating_point)
         return Fields(values, scales, self.zero and torch.empty_like(scales, dtype=self.zero))
 
     def compute(self, matrix: Tensor, out: Fields) -> None:

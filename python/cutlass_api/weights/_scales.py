@@ -68,13 +68,14 @@ class Scales(NamedTuple):
         is_vector = self.is_swizzled and len(scale.shape) == 3
         return one == shape or (is_vector and one == (1, *shape))
 
-    def empty(self, matrix: Tensor, is_a: bool = True) -> Tensor:
-        """Uninitialized scales of a matrix, in the layout that ``torch._scaled_mm`` requires."""
+    def empty(self, matrix: Tensor, is_a: bool = True, *, is_float: bool) -> Tensor:
+        """Uninitialized scales of a matrix: row-major, but those of floats in the layout that
+        ``torch._scaled_mm`` requires."""
         if self == TENSOR:
             return matrix.new_empty((), dtype=self.dtype)
         rows, columns = matrix.shape
         shape = self.shape(*oriented(rows, columns, is_a), is_a)
-        if self.varies_along_k and self.dtype is not E8M0:
+        if is_float and self.varies_along_k and self.dtype is not E8M0:
             if self.extent != 1:  # the leading dimension is a multiple of 4
                 whole = shape[0], round_up(shape[1], 4)
                 return matrix.new_empty(whole, dtype=self.dtype)[:, : shape[1]]
