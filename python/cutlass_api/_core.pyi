@@ -70,6 +70,7 @@ __all__ = [
     "get_launch_promotion",
     "get_use_c_exchange",
     "header",
+    "kernel_by_name",
     "launch_gemm",
     "launch_graphs",
     "launch_linear",
@@ -913,6 +914,8 @@ class Kernel:
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
+    def __copy__(self) -> Self: ...
+    def __deepcopy__(self, memo: Any) -> Self: ...
     def __init__(self, metadata: KernelMetadata) -> None: ...
     @property
     def metadata(self) -> KernelMetadata:
@@ -1429,6 +1432,11 @@ def product_dtypes(a: Any, b: Any) -> tuple[DType, DType]:
     """The dtype of A @ B and the accumulator type, unless the caller names them.
 
     Raises TypeError for an object that names no element type.
+    """
+
+def kernel_by_name(name: str) -> Kernel:
+    """The built-in kernel of a name, which fuses no epilogue. Raises ValueError if this version
+    has none.
     """
 
 def launch_graphs() -> int:

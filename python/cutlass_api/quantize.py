@@ -37,6 +37,7 @@ from torch import Tensor
 from cutlass_api._dtypes import FLOAT8, FLOATS
 from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops import OPS
+from cutlass_api.ops._checks import checked
 from cutlass_api.ops._library import refuse
 from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, Int8, UInt4
 from cutlass_api.weights._formats import GROUPS, names
@@ -64,6 +65,7 @@ def _quantize(
     return quantized, factors
 
 
+@checked
 def per_tensor(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
     """One scale, of shape (). Two passes over the input.
 
@@ -72,6 +74,7 @@ def per_tensor(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor
     return _quantize(input, dtype, TENSOR)
 
 
+@checked
 def per_row(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
     """A scale for each row: shape (M, 1) for an input (M, K).
 
@@ -80,6 +83,7 @@ def per_row(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
     return _quantize(input, dtype, ROW)
 
 
+@checked
 def per_column(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
     """A scale for each column: shape (1, N) for an input (K, N).
 
@@ -89,6 +93,7 @@ def per_column(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor
     return _quantize(input, dtype, ROW, is_a=False)
 
 
+@checked
 def per_block(
     input: Tensor, dtype: torch.dtype = E4M3, block: tuple[int, int] = (1, 128)
 ) -> tuple[Tensor, Tensor]:
@@ -103,13 +108,14 @@ def per_block(
 
     Raises ValueError for other blocks, and as :func:`per_tensor`.
     """
-    rows, columns = block
-    if (rows, columns) not in BLOCKS:
-        raise refuse("quantize", f"block is {block}; pass one of {names(BLOCKS)}")
-    quantized, scales = OPS.quantize(input, dtype, (rows, columns))
+    extents = tuple(block) if isinstance(block, (list, tuple)) else block
+    if extents not in BLOCKS:
+        raise refuse("quantize", f"block is {block!r}; pass one of {names(BLOCKS)}")
+    quantized, scales = OPS.quantize(input, dtype, extents)
     return quantized, scales
 
 
+@checked
 def per_mx_block(
     input: Tensor,
     dtype: torch.dtype = E4M3,
@@ -143,6 +149,7 @@ def per_mx_block(
     return _quantize(input, dtype, scales)
 
 
+@checked
 def per_group(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor]:
     """int8, with a scale for each ``group`` elements of a row, for ``mixed_mm``.
 
@@ -157,6 +164,7 @@ def per_group(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor]:
     return _quantize(input, torch.int8, _group(input, group))
 
 
+@checked
 def per_group_asymmetric(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor, Tensor]:
     """uint8, with a scale and a zero point for each ``group`` elements of a row, for ``mixed_mm``.
 
@@ -195,6 +203,7 @@ def _group(input: Tensor, group: int) -> Scales:
     return GROUPS[group]
 
 
+@checked
 def int4(weight: Tensor, group: int | None = 128) -> Int4:
     """Integers of 4 bits, -8 to 7, with a scale for each ``group`` elements of a row.
 
@@ -213,6 +222,7 @@ def int4(weight: Tensor, group: int | None = 128) -> Int4:
     return _each("int4", weight, lambda matrix: Int4._quantized(matrix, depth))
 
 
+@checked
 def uint4(weight: Tensor, group: int | None = 128) -> UInt4:
     """Integers of 4 bits, 0 to 15, with a scale and a zero point for each ``group`` elements of a
     row.
@@ -224,6 +234,7 @@ def uint4(weight: Tensor, group: int | None = 128) -> UInt4:
     return _each("uint4", weight, lambda matrix: UInt4._quantized(matrix, depth))
 
 
+@checked
 def mxfp4(weight: Tensor) -> MXFP4:
     """float4_e2m1fn with a power of two for each 32 elements of a row.
 
@@ -234,6 +245,7 @@ def mxfp4(weight: Tensor) -> MXFP4:
     return _each("mxfp4", weight, lambda matrix: MXFP4._quantized(matrix, MX.depth))
 
 
+@checked
 def nvfp4(weight: Tensor) -> NVFP4:
     """float4_e2m1fn with a scale in float8_e4m3fn for each 16 elements of a row, and a factor of
     the matrix.
@@ -248,6 +260,7 @@ def nvfp4(weight: Tensor) -> NVFP4:
     return _each("nvfp4", weight, lambda matrix: NVFP4._quantized(matrix, 16))
 
 
+@checked
 def fp8(weight: Tensor, block: str | tuple[int, int] = "row") -> Float8:
     """float8_e4m3fn, with scales that the functions ``per_...`` compute.
 
@@ -262,6 +275,7 @@ def fp8(weight: Tensor, block: str | tuple[int, int] = "row") -> Float8:
     return _each("fp8", weight, lambda matrix: Float8(*_quantize(_served(matrix), E4M3, scales)))
 
 
+@checked
 def int8(weight: Tensor, group: int | None = None) -> Int8:
     """int8, with a scale in float32 for each row, or for each ``group`` elements of a row, which
     divide K: those of :func:`per_row` and :func:`per_group`.

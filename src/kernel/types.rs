@@ -121,6 +121,8 @@ impl Types {
 
     /// What to change if no kernel has these types: the first of A, B, accumulator and output that
     /// none has together with those before. None if a kernel has them. `served`: types of kernels.
+    /// An operand is not cast to narrower types than float16, nor floats to integers, if there are
+    /// others: such types need scales.
     pub fn remedy(&self, served: impl Iterator<Item = Types>) -> Option<String> {
         type Field = fn(&Types) -> DType;
         let fields: [(&str, Field); 4] = [
@@ -129,25 +131,39 @@ impl Types {
             ("pass accumulator_type as", |types| types.accumulator),
             ("pass an output in", |types| types.out),
         ];
-        if self.a.is_of_4_bits() || self.b.is_of_4_bits() {
-            return Some(
-                "pass B as a weight of cutlass_api.weights, which kernels read".to_owned(),
-            );
+        let four_bits =
+            [("A", self.a), ("B", self.b)].map(|(name, dtype)| (name, dtype.is_of_4_bits()));
+        if let Some((name, _)) = four_bits.into_iter().find(|(_, is_narrow)| *is_narrow) {
+            return Some(format!(
+                "kernels read elements of 4 bits as B, in a weight of cutlass_api.weights: pass one \
+                 or cast {name}, to float16 for example"
+            ));
         }
         // No cast makes a weight of packed elements.
         let can_cast = |types: &Types| types.b.is_whole() || types.b == self.b;
         let mut served: Vec<Types> = served.filter(can_cast).collect();
         for (remedy, field) in fields {
-            let mut dtypes: Vec<String> = Vec::new();
-            for dtype in served.iter().map(|types| field(types).to_string()) {
+            let mut dtypes: Vec<DType> = Vec::new();
+            for dtype in served.iter().map(field) {
                 if !dtypes.contains(&dtype) {
                     dtypes.push(dtype);
                 }
             }
-            served.retain(|types| field(types) == field(self));
-            if served.is_empty() {
-                return Some(format!("{remedy} {}", dtypes.join(" or ")));
+            let actual = field(self);
+            served.retain(|types| field(types) == actual);
+            if !served.is_empty() {
+                continue;
             }
+            for is_kept in [
+                |dtype: DType, actual: DType| dtype.bits() >= actual.bits().min(16),
+                |dtype: DType, actual: DType| dtype.is_float() || !actual.is_float(),
+            ] {
+                if dtypes.iter().any(|dtype| is_kept(*dtype, actual)) {
+                    dtypes.retain(|dtype| is_kept(*dtype, actual));
+                }
+            }
+            let dtypes: Vec<String> = dtypes.iter().map(DType::to_string).collect();
+            return Some(format!("{remedy} {}", dtypes.join(" or ")));
         }
         None
     }
@@ -250,6 +266,10 @@ mod tests {
         };
         assert_eq!(remedy(F16, F16, F32, F16), None);
         assert_eq!(remedy(F64, F16, F64, F64).unwrap(), "cast B to float64");
+        assert_eq!(remedy(Bf16, F16, F32, Bf16).unwrap(), "cast B to bfloat16");
+        assert_eq!(remedy(F16, F32, F32, F16).unwrap(), "cast B to float16");
+        assert_eq!(remedy(E4m3, F32, F32, F16).unwrap(), "cast B to float16 or bfloat16");
+        assert_eq!(remedy(F16, E5m2, F32, F16).unwrap(), "cast B to float16 or float8_e4m3fn");
         assert_eq!(remedy(F32, F32, F16, F32).unwrap(), "pass accumulator_type as float32");
         assert_eq!(
             remedy(F16, F16, F32, I8).unwrap(),

@@ -73,10 +73,7 @@ impl TensorRecord for View {
             self.stride[at] = if extent == 1 { 0 } else { step };
         }
         if data == 0 && !fake && self.numel() > 0 {
-            return Err(PyValueError::new_err(
-                "has a null data pointer; allocate the tensor first, or pass the shard of a \
-                 DTensor (to_local())",
-            ));
+            return Err(PyValueError::new_err(NULL_POINTER));
         }
         Ok(())
     }
@@ -90,6 +87,9 @@ impl TensorRecord for View {
         self.stride.iter().all(|step| step % 2 == 0)
     }
 }
+
+/// The error for a tensor that has elements, and no address.
+pub const NULL_POINTER: &str = "has a null data pointer; allocate the tensor first";
 
 /// Fills a record from a DLPack tensor.
 ///

@@ -6,6 +6,7 @@ mod memory;
 mod object_cache;
 mod once;
 mod reader;
+mod refusals;
 mod torch;
 mod view;
 

@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dlpark::ffi::DLDeviceType;
-use pyo3::exceptions::{PyBufferError, PyException, PyMemoryError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::PyDict;
 
 use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, read_capsule};
+use super::refusals::{derives_from, name_operand, refuse_narrow, refuse_negated};
 use super::torch::Torch;
 use super::{Class, DType, DeviceId, Element, Memory, ObjectCache, View};
 
@@ -80,17 +81,6 @@ fn reader_of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorReader> {
     Ok(reader)
 }
 
-/// Whether this is a class of this name or a subclass. Checked by name: torch and NumPy are no
-/// dependencies.
-fn derives_from(tensor_type: &Bound<'_, PyType>, class: &str) -> PyResult<bool> {
-    for base in tensor_type.mro() {
-        if base.getattr("__name__")?.extract::<&str>().is_ok_and(|name| name == class) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// The current stream of the tensor's framework on a CUDA device: torch's and CuPy's current
 /// stream, else the default stream.
 pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
@@ -132,7 +122,7 @@ fn export_stream(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Opt
 /// Whether the tensor's framework exports its current stream through the exchange table, as torch
 /// does. Errors name the operand.
 pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let reader = reader_of(tensor).map_err(|error| name_operand(tensor.py(), name, error))?;
+    let reader = reader_of(tensor).map_err(|error| name_operand(tensor, name, error))?;
     Ok(reader.exchange().is_some())
 }
 
@@ -149,7 +139,7 @@ pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
 /// `read` into an existing view.
 pub fn read_into(name: &str, tensor: &Bound<'_, PyAny>, view: &mut View) -> PyResult<()> {
     let read = reader_of(tensor).and_then(|reader| read_with(reader, tensor, None, view));
-    read.map_err(|error| name_operand(tensor.py(), name, error))
+    read.map_err(|error| name_operand(tensor, name, error))
 }
 
 /// The memory of a tensor of any rank. The caller keeps the tensor alive. Errors name the operand.
@@ -160,7 +150,7 @@ pub fn read_memory(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
 fn read_as<T: TensorRecord>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
     let mut reading = T::UNREAD;
     let read = reader_of(tensor).and_then(|reader| read_with(reader, tensor, None, &mut reading));
-    read.map(|()| reading).map_err(|error| name_operand(tensor.py(), name, error))
+    read.map(|()| reading).map_err(|error| name_operand(tensor, name, error))
 }
 
 /// A tensor that arguments hold, and the reader of its type.
@@ -178,7 +168,7 @@ impl Operand {
             read_with(reader, tensor, None, &mut view)?;
             Ok((Operand { name, object: tensor.clone().unbind(), reader }, view))
         };
-        read().map_err(|error| name_operand(tensor.py(), name, error))
+        read().map_err(|error| name_operand(tensor, name, error))
     }
 
     /// Wraps the int32 words (N, K / 32, 4) of a weight of elements of 4 bits, in the order of
@@ -207,7 +197,7 @@ impl Operand {
     /// Reads the tensor for the first time.
     pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
         read_with(self.reader, self.object.bind(py), None, view)
-            .map_err(|error| name_operand(py, self.name, error))
+            .map_err(|error| name_operand(self.object.bind(py), self.name, error))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
@@ -231,7 +221,7 @@ impl Operand {
         match self.reader {
             TensorReader::ExchangeTable(api) if uses_c_exchange() => api
                 .matches_view(self.object.bind(py), view)
-                .map_err(|error| name_operand(py, self.name, error)),
+                .map_err(|error| name_operand(self.object.bind(py), self.name, error)),
             _ => Ok(false),
         }
     }
@@ -241,7 +231,7 @@ impl Operand {
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
         let mut view = View::UNREAD;
         let read = read_with(self.reader, self.object.bind(py), stream, &mut view);
-        read.map(|()| view).map_err(|error| name_operand(py, self.name, error))
+        read.map(|()| view).map_err(|error| name_operand(self.object.bind(py), self.name, error))
     }
 }
 
@@ -250,44 +240,6 @@ pub fn without_memory(name: &str) -> PyErr {
     PyValueError::new_err(format!(
         "{name} is a FakeTensor without memory; pass a real tensor to run a kernel"
     ))
-}
-
-/// Prefixes an exception with the operand's name. Exceptions of a framework (torch: a RuntimeError
-/// with its C++ stack) become the BufferError that DLPack specifies. Exits, interrupts and
-/// MemoryError pass unchanged.
-fn name_operand(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
-    if !error.is_instance_of::<PyException>(py) || error.is_instance_of::<PyMemoryError>(py) {
-        return error;
-    }
-    let message = error.value(py).to_string();
-    let message = format!("{name} {}", message.lines().next().unwrap_or_default());
-    let renamed = if error.is_instance_of::<PyTypeError>(py) {
-        PyTypeError::new_err(message)
-    } else if error.is_instance_of::<PyValueError>(py) {
-        PyValueError::new_err(message)
-    } else {
-        PyBufferError::new_err(format!(
-            "{message}; pass a dense tensor on the CPU or a CUDA device, outside torch.vmap and \
-             similar transforms"
-        ))
-    };
-    renamed.set_cause(py, Some(error));
-    renamed
-}
-
-/// Refuses a tensor with torch's negative bit, which DLPack cannot express. Such a tensor (the
-/// imaginary part of a conjugate) has even strides into its complex parent; other tensors skip the
-/// Python call.
-fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl TensorRecord) -> PyResult<()> {
-    if !reading.may_be_negated() {
-        return Ok(());
-    }
-    if tensor.hasattr("is_neg")? && tensor.call_method0("is_neg")?.is_truthy()? {
-        return Err(PyValueError::new_err(
-            "has torch's negative bit set; call resolve_neg() on it first",
-        ));
-    }
-    Ok(())
 }
 
 fn read_with(
@@ -386,6 +338,9 @@ fn read_protocol(
         Some(flag) if flag.is_truthy()? => tensor.call_method0("detach")?,
         _ => tensor.clone(),
     };
+    if !is_torch {
+        refuse_narrow(&detached)?;
+    }
     // NumPy does not export the types of ml_dtypes. Reinterpret them as integers of the same width.
     let (exported, dtype) = match extension_dtype(&detached)? {
         Some(dtype) => {
@@ -440,12 +395,6 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
         return Ok(None);
     }
     let name = tensor.getattr("dtype")?.getattr("name")?;
-    if DType::describe(name.extract::<&str>()?).is_of_4_bits() {
-        return Err(PyValueError::new_err(format!(
-            "has dtype {name}, one element in a byte; pack it (cutlass_api.weights.pack), and pass \
-             a weight of cutlass_api.weights"
-        )));
-    }
     let dtype = DType::from_name(name.extract::<&str>()?);
     Ok(dtype.filter(|dtype| dtype.element().is_some_and(Element::is_of_ml_dtypes)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::kernel;
@@ -151,9 +151,13 @@ impl CompiledArtifact {
     fn __reduce__<'py>(
         &self,
         py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let restore = py.get_type::<CompiledArtifact>().getattr("from_bytes")?;
-        Ok((restore, (self.to_bytes(py)?,)))
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let class = py.get_type::<CompiledArtifact>();
+        if self.program(py).is_none() {
+            let parts = (&self.compiled_obj, &self.kernel_obj);
+            return Ok((class.into_any(), parts.into_pyobject(py)?));
+        }
+        Ok((class.getattr("from_bytes")?, (self.to_bytes(py)?,).into_pyobject(py)?))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

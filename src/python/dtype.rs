@@ -163,9 +163,13 @@ pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Some(dtype) = known(object) {
         return Ok(*dtype);
     }
-    parse(object).map_err(|error| {
-        PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py())))
-    })
+    parse_as("accumulator_type", object)
+}
+
+/// The dtype of an argument. Errors name the argument.
+pub fn parse_as(name: &str, object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    parse(object)
+        .map_err(|error| PyTypeError::new_err(format!("{name}: {}", error.value(object.py()))))
 }
 
 fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {

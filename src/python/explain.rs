@@ -9,7 +9,7 @@ use super::discovery::problem_and_target;
 use super::kernel::PyKernel;
 use super::support::policy;
 use super::utils::ComputeCapability;
-use crate::kernel::{self, Estimate};
+use crate::kernel::{self, Estimate, NotOffered, Unsupported};
 
 /// The terms of the cost model for one kernel and one problem. Terms overlap in time, so they do
 /// not add up to `total_seconds`.
@@ -109,6 +109,7 @@ impl PyKernel {
         };
         let kernel = kernel::at(position);
         let refused = match kernel.supports(&problem) {
+            Err(Unsupported::Device { .. }) if cc.is_some() => Some(on_other_than(cc)),
             Err(reason) => Some(reason.to_string()),
             Ok(()) => kernel
                 .fuses(&native.problem, native.bound_epilogue())
@@ -148,14 +149,25 @@ pub fn explanation(
     let (problem, target) = problem_and_target(&native.product(), cc.map(|cc| cc.0))?;
     let (mut tf32, mut failed) = (None, None);
     let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
-    let explanation = kernel::explain(&problem, target, epilogue, CANDIDATES, |position| {
+    let mut explanation = kernel::explain(&problem, target, epilogue, CANDIDATES, |position| {
         policy(py, position, native, &mut tf32).unwrap_or_else(|error| {
             failed = Some(error);
             None
         })
     });
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(explanation.to_string()),
+    if let Some(error) = failed {
+        return Err(error);
     }
+    for family in explanation.families.iter_mut().filter(|_| cc.is_some()) {
+        if let Some(NotOffered::Unsupported(Unsupported::Device { .. })) = family.refusal {
+            family.refusal = Some(NotOffered::Policy(on_other_than(cc)));
+        }
+    }
+    Ok(explanation.to_string())
+}
+
+/// Why a kernel for the CPU does not serve a question about a compute capability.
+fn on_other_than(cc: Option<ComputeCapability>) -> String {
+    let cc = cc.map_or(0, |cc| cc.0);
+    format!("cc = {cc} is the compute capability of a GPU, the kernel runs on the CPU")
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{LazyLock, Mutex, OnceLock};
 
-use pyo3::exceptions::{PyNotImplementedError, PyValueError};
+use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rustc_hash::FxHashMap;
@@ -110,6 +110,15 @@ pub fn by_name(
     object(py, position).map(|object| Some(object.unbind()))
 }
 
+/// The built-in kernel of a name, which fuses no epilogue. Raises ValueError if this version has
+/// none.
+#[pyfunction]
+pub fn kernel_by_name(py: Python<'_>, name: &str) -> PyResult<Py<PyKernel>> {
+    by_name(py, name, None)?.ok_or_else(|| {
+        PyValueError::new_err(format!("this version of cutlass_api has no kernel named {name}"))
+    })
+}
+
 /// The position of a Python object's built-in kernel.
 pub fn position_of(object: &Bound<'_, PyAny>) -> PyResult<usize> {
     let position = object.cast::<PyKernel>()?.get().position;
@@ -195,6 +204,36 @@ impl PyKernel {
         cc: Option<u32>,
     ) -> Vec<Py<PyAny>> {
         Vec::new()
+    }
+
+    /// A kernel does not change: a copy is the kernel.
+    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[allow(unused_variables)]
+    fn __deepcopy__<'py>(slf: Bound<'py, Self>, memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
+        slf
+    }
+
+    /// By name. Raises TypeError for a kernel that fuses an epilogue or is written in Python.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        let py = slf.py();
+        match slf.get().position.map(kernel::at) {
+            Some(kernel) if kernel.epilogue.is_none() => {
+                let restore = py.import("cutlass_api._core")?.getattr("kernel_by_name")?;
+                Ok((restore, (kernel.name(),)))
+            }
+            Some(kernel) => Err(PyTypeError::new_err(format!(
+                "cannot pickle {}, which fuses an epilogue; pickle its arguments, of which \
+                 get_kernels finds it, or the artifact of compile",
+                kernel.name()
+            ))),
+            None => Err(PyTypeError::new_err(format!(
+                "cannot pickle {}, a kernel written in Python; define __reduce__ in its class",
+                Self::__repr__(slf)
+            ))),
+        }
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {

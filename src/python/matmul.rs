@@ -102,7 +102,7 @@ impl<'py> Call<'_, 'py> {
             Ok(batched) => batched,
             Err(error) => return self.unread(error),
         };
-        let dtype = self.out_dtype.map(dtype::parse).transpose()?;
+        let dtype = self.out_dtype.map(|dtype| dtype::parse_as("out_dtype", dtype)).transpose()?;
         let out = match self.out {
             Some(out) => out.clone(),
             None => allocate(a, &gemm.a, &gemm.b, batched, dtype)?,

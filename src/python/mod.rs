@@ -66,7 +66,7 @@ mod _core {
         instruments::{launch_graphs, native_floor},
         kernel::{
             ElementwiseKernel, PyKernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel,
-            Sm80GemmKernel, Sm90GemmKernel,
+            Sm80GemmKernel, Sm90GemmKernel, kernel_by_name,
         },
         linear::launch_linear,
         matmul::matmul,

@@ -256,6 +256,14 @@ impl PyPreparedLaunch {
         visit.call(&self.arguments)
     }
 
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(format!(
+            "cannot copy or pickle a PreparedLaunch of {}, which holds addresses on a device; call \
+             kernel.bind on a copy of its arguments",
+            at(self.position).name()
+        )))
+    }
+
     fn __repr__(&self, py: Python<'_>) -> String {
         let facts = self.arguments.get().facts(py);
         format!("<PreparedLaunch of {}: {facts}>", at(self.position).name())

@@ -10,9 +10,18 @@ use crate::compile::{self, Nvrtc};
 use crate::driver::Device;
 use crate::kernel::Target;
 
-/// The `repr` of an object, for error messages.
+/// The `repr` of an object, for error messages. A tensor's would print its elements, and wait for
+/// the GPU: its class stands for it, and so it does for a long `repr`, as of a list of tensors.
 pub fn shown(object: &Bound<'_, PyAny>) -> String {
-    object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string())
+    const LONGEST: usize = 200;
+    let class = || format!("<{}>", class_name(object));
+    if object.hasattr("__dlpack__").unwrap_or(true) {
+        return class();
+    }
+    match object.repr().map(|text| text.to_string()) {
+        Ok(text) if text.len() <= LONGEST => text,
+        _ => class(),
+    }
 }
 
 /// The name of an object's class.

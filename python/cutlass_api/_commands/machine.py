@@ -71,6 +71,11 @@ def _env(arguments: argparse.Namespace) -> None:
 
 def _kernels(arguments: argparse.Namespace) -> None:
     kernels = inspection.matching_kernels(arguments.patterns, arguments.cc)
+    if not kernels:
+        words = [f"contain {' and '.join(arguments.patterns)}"] if arguments.patterns else []
+        words += [f"run on compute capability {arguments.cc}"] if arguments.cc else []
+        listed = "python -m cutlass_api kernels"
+        raise SystemExit(f"no kernels {' and '.join(words)}; `{listed}` lists all")
     cells = [inspection.kernel_cells(kernel) for kernel in kernels]
     report.print_cells(f"{len(kernels)} kernels", inspection.HEADER, cells)
     rows = [dict(zip(inspection.HEADER, line, strict=True)) for line in cells]

@@ -56,8 +56,8 @@ def enable(*, candidates: int = 6, fuse: bool = True) -> None:
 
     Raises ValueError if candidates is less than 1, RuntimeError for an older PyTorch.
     """
-    if candidates < 1:
-        raise ValueError(f"candidates is {candidates}; pass 1 or more")
+    if not isinstance(candidates, int) or candidates < 1:
+        raise ValueError(f"candidates is {candidates!r}; pass an integer, 1 or more")
     if INDUCTOR.follows(torch.__version__):
         raise RuntimeError(
             f"cutlass_api.inductor needs PyTorch {INDUCTOR}, and this is {torch.__version__}: "

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function
 
 from cutlass_api.ops import _epilogues
+from cutlass_api.ops._checks import checked
 from cutlass_api.ops._library import proxies_of, refuse
 from cutlass_api.ops._operator import OPS
 from cutlass_api.ops._quantized import check_bytes
@@ -18,6 +19,7 @@ SATURATING = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 INTEGER_OUTPUTS = (torch.int32, torch.float32, torch.float16, torch.bfloat16, *SATURATING)
 
 
+@checked
 def scaled_mm(
     a: Tensor,
     b: Tensor,
@@ -63,6 +65,7 @@ def scaled_mm(
     return OPS.scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
 
 
+@checked
 def scaled_grouped_mm(
     a: Tensor,
     b: Tensor,
@@ -102,6 +105,7 @@ def scaled_grouped_mm(
     return OPS.scaled_grouped_mm(a, b, scale_a, scale_b, offs, out_dtype, use_fast_accum)
 
 
+@checked
 def int8_mm(
     a: Tensor,
     b: Tensor,
@@ -152,6 +156,7 @@ def int8_mm(
     return OPS.mm_epilogue(a, b, list(operands.values()), epilogue, out_dtype=out_dtype)
 
 
+@checked
 def mixed_mm(
     a: Tensor,
     b: Tensor,

@@ -33,8 +33,25 @@ def batch_of(A: Tensor, B: Tensor) -> Any:
     return _batches.broadcast_shape(A.shape[:-2], B.shape[:-2])[0]
 
 
+def check_k(operator: str, A: Tensor, B: Tensor, names: tuple[str, str] = ("A", "B")) -> None:
+    """Refuses matrices that differ in K, before the shapes of their scales are compared with it.
+    The launch compares symbolic sizes.
+    """
+    k, other = A.shape[-1], B.shape[-2]
+    if isinstance(k, int) and isinstance(other, int) and k != other:
+        a, b = names
+        remedy = f"; pass the transpose of {b}" if B.shape[-1] == k else ""
+        raise refuse(
+            operator,
+            f"dimension K differs: it is {k} in {a} with shape {list(A.shape)}, but {other} in {b} "
+            f"with shape {list(B.shape)}{remedy}",
+        )
+
+
 def product_shape(operator: str, A: Tensor, B: Tensor) -> tuple[Any, ...]:
     """The shape of A @ B: (M, N), or (L, M, N) if an operand has a batch."""
+    if {A.dim(), B.dim()} <= {2, 3}:
+        check_k(operator, A, B)
     if A.dim() == 2 and B.dim() == 2:
         return A.shape[0], B.shape[1]
     if not {A.dim(), B.dim()} <= {2, 3}:

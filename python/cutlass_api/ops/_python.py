@@ -16,16 +16,18 @@ from cutlass_api._batches import (
     over_batches,
     second_factor,
 )
-from cutlass_api._core import trace_epilogue
+from cutlass_api._core import DType, trace_epilogue
 from cutlass_api.fusion import activation as activations
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._broadcast import product
+from cutlass_api.ops._checks import checked
 from cutlass_api.ops._joint import split
 from cutlass_api.ops._library import proxies_of, sum_dtype
 from cutlass_api.ops._operator import OPS
 from cutlass_api.weights._classes import Weight
 
 
+@checked
 def linear(
     input: Tensor,
     weight: Tensor,
@@ -48,6 +50,7 @@ def linear(
     return OPS.linear(input, weight, bias, activation)
 
 
+@checked
 def grouped_mm(
     a: Tensor,
     b: Tensor,
@@ -85,6 +88,7 @@ def grouped_mm(
     return OPS.grouped_mm(a, b, offs, bias, out_dtype, zero_rest, index)
 
 
+@checked
 def masked_grouped_mm(
     a: Tensor,
     b: Tensor,
@@ -120,6 +124,7 @@ def masked_grouped_mm(
     return out
 
 
+@checked
 def grouped_mm_weight_grad(
     a: Tensor,
     grad: Tensor,
@@ -152,6 +157,7 @@ def grouped_mm_weight_grad(
     return out
 
 
+@checked
 def linears(
     input: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
@@ -170,6 +176,7 @@ def linears(
     return split(OPS.joint_linear(input, list(weights), list(biases or ())), weights)
 
 
+@checked
 def quantized_linear(
     input: Tensor,
     weight: Weight,
@@ -211,6 +218,7 @@ def quantized_linear(
     return OPS.quantized_linear(input, *fields, type(weight).__name__, bias, activation)
 
 
+@checked
 def quantized_grouped_mm(
     a: Tensor, weight: Weight, offs: Tensor, *, zero_rest: bool = False
 ) -> Tensor:
@@ -279,6 +287,11 @@ def matmul(
         )
     if A.is_nested or B.is_nested:
         return OPS.mm(A, B)  # which refuses them
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        try:
+            out_dtype = getattr(torch, DType(out_dtype).name)
+        except TypeError as error:
+            raise TypeError(f"out_dtype: {error}") from None
     check_ranks(A, B)
     if out is not None and torch.is_grad_enabled() and requires_grad(A, B, out, operands):
         raise RuntimeError(

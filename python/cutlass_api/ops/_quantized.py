@@ -10,7 +10,7 @@ from cutlass_api._dtypes import FLOAT8, INT8
 from cutlass_api.ops import _dense, _epilogues, _labels, _vmap
 from cutlass_api.ops._grouped import grouped_flops, offsets_of
 from cutlass_api.ops._labels import SUMS, Blocks, Labels, Product, Rule, Spec, broadcast, dtype_of
-from cutlass_api.ops._library import batch_of, empty, launch, product_shape, refuse
+from cutlass_api.ops._library import batch_of, check_k, empty, launch, product_shape, refuse
 from cutlass_api.ops._operator import Call, Gradient, Lowering, NoDerivative, Operator
 from cutlass_api.ops._scales import (
     add_bias,
@@ -151,6 +151,7 @@ def scaled_grouped_mm(
             f"A has rank {A.dim()} and B rank {B.dim()}; pass A (TotalM, K) and B (G, K, N), or "
             "A (M, TotalK) and B (TotalK, N)",
         )
+    check_k("scaled_grouped_mm", A, B)
     offs = offsets_of("scaled_grouped_mm", offs, B.shape[0] if B.dim() == 3 else None)
     if B.dim() == 3:
         operands, blocks = grouped_operands("scaled_grouped_mm", A, B, scale_a, scale_b)
