@@ -4,15 +4,17 @@
 weight of :mod:`cutlass_api.weights`.
 
 Each function ``per_...`` returns ``(quantized, scales)`` with ``input`` close to
-``quantized * scales`` (:func:`per_group_asymmetric` also zero points): 8 bits, with scales in the
-layouts that products take. It is one kernel on a GPU (two for :func:`per_tensor`)::
+``quantized * scales``, which :func:`dequantize` computes (:func:`per_group_asymmetric` also zero
+points): 8 bits, with scales in the layouts that products take. It is one kernel on a GPU (two for
+:func:`per_tensor`)::
 
     a, scale_a = cutlass_api.quantize.per_row(x)
     b, scale_b = cutlass_api.quantize.per_row(weight)  # (N, K)
     out = cutlass_api.scaled_mm(a, b.t(), scale_a, scale_b.t())
 
 - ``input``: a matrix in float32, float16 or bfloat16 on the CPU or a CUDA device, with any strides.
-  Contiguous rows or columns that begin at multiples of 16 bytes are fast.
+  Contiguous rows or columns that begin at multiples of 16 bytes are fast. An input (*, K) counts as
+  the matrix of its rows; scales of rows, or of elements along K, then have shape (*, 1) or so.
 - ``dtype``, of scales of tensors, rows, columns and blocks: float8_e4m3fn, float8_e5m2, or int8
   (symmetric: -127 to 127).
 - A scale is float32: the largest magnitude of its group, divided by the largest finite number of
@@ -38,7 +40,8 @@ from cutlass_api._dtypes import FLOAT8, FLOATS
 from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops import OPS
 from cutlass_api.ops._checks import checked
-from cutlass_api.ops._library import refuse
+from cutlass_api.ops._library import refuse, rows_of
+from cutlass_api.utils import ceil_div
 from cutlass_api.weights import MXFP4, NVFP4, Float8, Int4, Int8, UInt4
 from cutlass_api.weights._formats import GROUPS, names
 from cutlass_api.weights._scales import (
@@ -50,28 +53,41 @@ from cutlass_api.weights._scales import (
     WHOLE,
     WIDE_BLOCK,
     Scales,
+    unswizzled,
 )
 from cutlass_api.weights._stacks import Form, stack
 
 E4M3 = torch.float8_e4m3fn
-#: What :func:`per_block` serves.
-BLOCKS = (BLOCK.block(), BLOCK.block(is_a=False), WIDE_BLOCK.block())
+#: What :func:`per_block` serves: scales, and whether they are those of A.
+BLOCKS = {
+    scales.block(is_a): (scales, is_a)
+    for scales, is_a in ((BLOCK, True), (BLOCK, False), (WIDE_BLOCK, True))
+}
 
 
 def _quantize(
     input: Tensor, dtype: torch.dtype, scales: Scales, is_a: bool = True
-) -> tuple[Tensor, Tensor]:
-    quantized, factors = OPS.quantize(input, dtype, scales.block(is_a), scales.is_swizzled)
-    return quantized, factors
+) -> tuple[Tensor, ...]:
+    """What the operator returns of all rows of an input; scales of single rows have its rows."""
+    # The rank of a proxy of torch.fx is unknown, and the operator refuses rank 0.
+    is_matrix = not isinstance(input, Tensor) or input.dim() in (0, 2)
+    rows = input if is_matrix else rows_of(input)
+    values, *others = OPS.quantize(rows, dtype, scales.block(is_a), scales.is_swizzled)
+    if is_matrix:
+        return (values, *others)
+    if is_a and scales.extent == 1 and not scales.is_swizzled:
+        others = [each.reshape(*input.shape[:-1], each.shape[-1]) for each in others]
+    return (values.reshape(input.shape), *others)
 
 
 @checked
 def per_tensor(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
     """One scale, of shape (). Two passes over the input.
 
-    Raises ValueError for another rank than 2 and for dtypes that are not served.
+    Raises ValueError for rank 0 and for dtypes that are not served.
     """
-    return _quantize(input, dtype, TENSOR)
+    values, scale = _quantize(input, dtype, TENSOR)
+    return values, scale
 
 
 @checked
@@ -80,7 +96,8 @@ def per_row(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
 
     Rows of up to 64 KiB are read once. Raises as :func:`per_tensor`.
     """
-    return _quantize(input, dtype, ROW)
+    values, scales = _quantize(input, dtype, ROW)
+    return values, scales
 
 
 @checked
@@ -90,7 +107,8 @@ def per_column(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor
     Columns of a row-major input are read once up to 2048 rows, longer ones twice. Raises as
     :func:`per_tensor`.
     """
-    return _quantize(input, dtype, ROW, is_a=False)
+    values, scales = _quantize(input, dtype, ROW, is_a=False)
+    return values, scales
 
 
 @checked
@@ -110,9 +128,9 @@ def per_block(
     """
     extents = tuple(block) if isinstance(block, (list, tuple)) else block
     if extents not in BLOCKS:
-        raise refuse("quantize", f"block is {block!r}; pass one of {names(BLOCKS)}")
-    quantized, scales = OPS.quantize(input, dtype, extents)
-    return quantized, scales
+        raise refuse("quantize", f"block is {block!r}; pass one of {names(tuple(BLOCKS))}")
+    values, scales = _quantize(input, dtype, *BLOCKS[extents])
+    return values, scales
 
 
 @checked
@@ -145,8 +163,9 @@ def per_mx_block(
         raise refuse("quantize", f"the output dtype is {dtype}; pass one of {names(FLOAT8)}")
     if not isinstance(swizzle, ScaleSwizzleMode):
         raise refuse("quantize", f"swizzle is {swizzle!r}; pass a ScaleSwizzleMode")
-    scales = MX_SWIZZLED if swizzle is ScaleSwizzleMode.Swizzle32x4x4 else MX
-    return _quantize(input, dtype, scales)
+    of_blocks = MX_SWIZZLED if swizzle is ScaleSwizzleMode.Swizzle32x4x4 else MX
+    values, scales = _quantize(input, dtype, of_blocks)
+    return values, scales
 
 
 @checked
@@ -161,7 +180,8 @@ def per_group(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor]:
 
     Raises ValueError for other groups, and as :func:`per_tensor`.
     """
-    return _quantize(input, torch.int8, _group(input, group))
+    values, scales = _quantize(input, torch.int8, _group(input, group))
+    return values, scales
 
 
 @checked
@@ -185,22 +205,74 @@ def per_group_asymmetric(input: Tensor, group: int = 128) -> tuple[Tensor, Tenso
 
     Raises ValueError as :func:`per_group`.
     """
-    block = _group(input, group).block()
-    quantized, scales, zero_points = OPS.quantize(input, torch.uint8, block)
-    return quantized, scales, zero_points
+    values, scales, zero_points = _quantize(input, torch.uint8, _group(input, group))
+    return values, scales, zero_points
 
 
 def _group(input: Tensor, group: int) -> Scales:
     if group not in GROUPS:
         raise refuse("quantize", f"group is {group}; pass one of {names(GROUPS)}")
     # The sizes of a proxy of torch.fx are unknown.
-    if isinstance(input, Tensor) and input.dim() == 2 and input.shape[1] % group:
+    if isinstance(input, Tensor) and input.dim() and input.shape[-1] % group:
         raise refuse(
             "quantize",
-            f"the input has {input.shape[1]} columns, which a group of {group} does not divide; "
+            f"the input has {input.shape[-1]} columns, which a group of {group} does not divide; "
             "pad the columns or pass another group",
         )
     return GROUPS[group]
+
+
+@checked
+def dequantize(
+    quantized: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """``(quantized - zero_points) * scales`` of what a function ``per_...`` returns, in float32,
+    rounded to ``dtype`` once. A weight of :mod:`cutlass_api.weights` has ``dequantize()``.
+
+    - ``quantized``: (*, K). ``scales``, ``zero_points``: as :func:`per_tensor`, :func:`per_row`,
+      :func:`per_column`, :func:`per_block`, :func:`per_mx_block` (also swizzled),
+      :func:`per_group` or :func:`per_group_asymmetric` returned them.
+
+    Scales that fit several blocks are those of the largest one: 128, 64 or 32 elements.
+
+    Raises ValueError for scales of another shape.
+    """
+    rows = rows_of(quantized)
+    values = rows.float()
+    if zero_points is not None:
+        values = values - _spread(zero_points, quantized, rows)
+    return (values * _spread(scales, quantized, rows)).to(dtype).reshape(quantized.shape)
+
+
+def _spread(scales: Tensor, quantized: Tensor, rows: Tensor) -> Tensor:
+    """Scales, or zero points, of the rows of a matrix, for each element or to be broadcast."""
+    m, k = rows.shape
+    if scales.numel() == 1:
+        return scales.reshape(()).float()
+    if scales.dim() == 1 and tuple(scales.shape) == MX_SWIZZLED.shape(m, k):
+        scales = unswizzled(scales, m, MX.shape(m, k)[1])
+    if scales.dim() == quantized.dim() and scales.shape[:-1] == quantized.shape[:-1]:
+        scales = rows_of(scales)
+    spread = scales.float()
+    for dim, extent in enumerate((m, k) if scales.dim() == 2 else ()):
+        count = scales.shape[dim]
+        if count in (1, extent):
+            continue
+        block = next((each for each in (128, 64, 32) if ceil_div(extent, each) == count), None)
+        if block is None:
+            break
+        spread = spread.repeat_interleave(block, dim).narrow(dim, 0, extent)
+    else:
+        if scales.dim() == 2:
+            return spread
+    raise refuse(
+        "quantize",
+        f"scales of shape {list(scales.shape)} are none of {list(quantized.shape)}; pass one for "
+        "each tensor, row, column or block, as the function returned them",
+    )
 
 
 @checked
@@ -321,6 +393,7 @@ def _depth(name: str, group: int | None) -> int:
 
 
 __all__ = [
+    "dequantize",
     "fp8",
     "int4",
     "int8",

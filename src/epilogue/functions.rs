@@ -209,7 +209,8 @@ operations! {
     } }
     GeluTanh {
         names: &["gelu_tanh"], torch: "nn.functional.gelu",
-        torch_keywords: &[("approximate", "tanh")]
+        torch_keywords: &[("approximate", "tanh")],
+        backward: Some("gelu_backward"), reads_argument: true
     } { keeps_integers: false, evaluate: |x| {
         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
         0.5 * x * (1.0 + inner.tanh())

@@ -40,7 +40,8 @@ fn null_pointer_of(tensor: &Bound<'_, PyAny>) -> Option<String> {
     let remedy = match module.split('.').next()? {
         _ if name == "DTensor" => "its shard, to_local()",
         "torchao" => "tensor.dequantize(), or a weight of cutlass_api.weights",
-        _ if !derives_from(&class, "Tensor").ok()? || module.starts_with("torch.") => return None,
+        "torch" => return None,
+        _ if !derives_from(&class, "Tensor").ok()? => return None,
         _ => "the tensors that it holds",
     };
     Some(format!("is a {module}.{name}, which has no memory of its own; pass {remedy}"))

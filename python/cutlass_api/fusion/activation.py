@@ -40,9 +40,24 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     return compute("gelu", x, approximate=approximate)
 
 
+def gelu_tanh(x: Any) -> Any:
+    """``gelu(x, approximate="tanh")``: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))."""
+    return compute("gelu_tanh", x)
+
+
 def hardswish(x: Any) -> Any:
     """x * clamp(x + 3, 0, 6) / 6."""
     return compute("hardswish", x)
 
 
-__all__ = ["gelu", "hardswish", "identity", "leaky_relu", "relu", "sigmoid", "silu", "tanh"]
+__all__ = [
+    "gelu",
+    "gelu_tanh",
+    "hardswish",
+    "identity",
+    "leaky_relu",
+    "relu",
+    "sigmoid",
+    "silu",
+    "tanh",
+]

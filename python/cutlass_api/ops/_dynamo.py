@@ -3,8 +3,8 @@
 import torch
 
 from cutlass_api import _core
-from cutlass_api.ops import _evaluate, _python
+from cutlass_api.ops import _activation, _evaluate, _python
 
 torch.compiler.substitute_in_graph(_core.matmul)(_python.matmul)
-for function in (_python.epilogue_source, _python.activation_name, _evaluate.traced):
+for function in (_python.epilogue_source, _activation.function_name, _evaluate.traced):
     torch.compiler.assume_constant_result(function)

@@ -2,16 +2,24 @@
 operands.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from cutlass_api.ops import _epilogues
+from cutlass_api.ops._activation import activation_name
 from cutlass_api.ops._checks import checked
 from cutlass_api.ops._library import proxies_of, refuse
 from cutlass_api.ops._operator import OPS
-from cutlass_api.ops._quantized import check_bytes
+from cutlass_api.ops._quantized import check_bytes, scaled_epilogue
+from cutlass_api.ops._ranks import of_any_rank, of_columns, of_integers, of_rows
 from cutlass_api.ops._scales import output_zero_point, scales_and_bias
+from cutlass_api.weights._scales import OF_INTEGERS, of_float8
+
+#: A name of :mod:`cutlass_api.fusion.activation`, a function or a module, or None.
+Activation = str | Callable[..., Any] | None
 
 #: The integer output dtypes that saturate, and their range.
 SATURATING = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
@@ -29,12 +37,16 @@ def scaled_mm(
     bias: Tensor | None = None,
     use_fast_accum: bool = False,
     scale_result: Tensor | None = None,
+    activation: Activation = None,
 ) -> Tensor:
-    """(a * scale_a) @ (b * scale_b) + bias, of float8 operands; ``torch._scaled_mm`` and more.
+    """activation((a * scale_a) @ (b * scale_b) + bias), of float8 operands; ``torch._scaled_mm``
+    and more. The positional order behind ``scale_b`` is not that of ``torch._scaled_mm``: pass
+    ``bias``, ``out_dtype`` and what follows by name.
 
-    - ``a`` (M, K) and ``b`` (K, N): float8_e4m3fn or float8_e5m2, each; any sizes and strides.
-      Either or both may have a batch dimension in front; matrices of scales then may, too. A matrix
-      without it is part of all products.
+    - ``a`` (*, K) and ``b`` (K, N): float8_e4m3fn or float8_e5m2, each; any sizes and strides.
+      Dimensions of ``a`` in front are rows; scales of rows and blocks (1, 128) have them, too.
+      ``b`` may have batch dimensions in front, which broadcast with those of ``a``; matrices of
+      scales then may, too. A matrix without them is part of all products.
     - ``scale_a``: float32, one factor of shape () or (1,), one for each row of shape (M, 1), or one
       for each block of (1, 128) or (128, 128) elements, of shape (M, ceil(K / 128)) or
       (ceil(M / 128), ceil(K / 128)). The last blocks may be partial. Any strides.
@@ -51,6 +63,7 @@ def scaled_mm(
       ignore it.
     - ``use_fast_accum``: permits sums of 14 bits, whose error grows with K. Otherwise, parts of the
       sum are added in float32.
+    - ``activation``: as for :func:`linear`; ``scale_result`` multiplies its result.
 
     The sum, scales and bias are float32, and are rounded once. NaN scales pass through. float8
     outputs do not saturate: what is too large becomes NaN (e4m3fn) or infinity (e5m2).
@@ -62,7 +75,14 @@ def scaled_mm(
     Raises ValueError if a scale has another shape, dtype or device, if the bias does not fit, or if
     no kernel serves the dtypes. Operands have no gradients: backward raises RuntimeError.
     """
-    return OPS.scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
+    name = activation_name(activation)
+
+    def product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Any) -> Tensor:
+        options = (scale_result, out_dtype, use_fast_accum, name)
+        return OPS.scaled_mm(a, b, scale_a, scale_b, bias, *options)
+
+    rows = of_rows(of_float8(scale_a.dtype), a.shape[-1])
+    return of_any_rank(product, a, b, (scale_a, rows), (scale_b, of_columns), (bias, of_columns))
 
 
 @checked
@@ -114,11 +134,13 @@ def int8_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     zero_point: Tensor | None = None,
+    activation: Activation = None,
 ) -> Tensor:
-    """(a @ b) * scale_a * scale_b + bias, of int8 or uint8 operands; ``torch._int_mm`` and more.
+    """activation((a @ b) * scale_a * scale_b + bias), of int8 or uint8 operands; ``torch._int_mm``
+    and more.
 
-    - ``a`` (M, K) and ``b`` (K, N): int8 or uint8, each; any sizes and strides. Batch dimensions as
-      for :func:`scaled_mm`.
+    - ``a`` (*, K) and ``b`` (K, N): int8 or uint8, each; any sizes and strides. Rows and batch
+      dimensions as for :func:`scaled_mm`.
     - ``scale_a``: None, or float32: one factor of shape () or (1,), or one for each row of shape
       (M, 1). ``scale_b``: the same, or one for each column, of shape (1, N).
     - ``bias``: None, or as for :func:`scaled_mm`.
@@ -126,6 +148,7 @@ def int8_mm(
       scales, else int32.
     - ``zero_point``: None, or of an output in int8 or uint8: one element, or shape (N,), in int8,
       uint8 or int32.
+    - ``activation``: as for :func:`linear`, in float32.
 
     The sum is int32. The same launch applies scales and bias in float32 and rounds once, to int32
     towards zero. Outputs in int8 and uint8 are rounded to nearest, ties to even, and saturate after
@@ -138,11 +161,35 @@ def int8_mm(
     """
     tensors = (a, b, scale_a, scale_b, bias)
     if proxies := proxies_of(*tensors, zero_point):
-        return handle_torch_function(int8_mm, proxies, *tensors, out_dtype, zero_point)
+        return handle_torch_function(int8_mm, proxies, *tensors, out_dtype, zero_point, activation)
+    name = activation_name(activation)
     if out_dtype is None:
-        out_dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
-    if scale_a is scale_b is bias is zero_point is None and out_dtype is torch.int32:
-        return OPS.int_mm(a, b)
+        has_scales = scale_a is not None or scale_b is not None
+        out_dtype = torch.bfloat16 if has_scales or name else torch.int32
+    if scale_a is scale_b is bias is zero_point is name is None and out_dtype is torch.int32:
+        return of_any_rank(OPS.int_mm, a, b)
+
+    def product(a: Tensor, b: Tensor, *others: Tensor | None) -> Tensor:
+        return scaled_integers(a, b, *others, out_dtype=out_dtype, activation=name)
+
+    return of_any_rank(
+        *(product, a, b, (scale_a, of_rows(OF_INTEGERS, a.shape[-1])), (scale_b, of_columns)),
+        *((bias, of_columns), (zero_point, of_columns)),
+    )
+
+
+def scaled_integers(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor | None,
+    scale_b: Tensor | None,
+    bias: Tensor | None,
+    zero_point: Tensor | None,
+    *,
+    out_dtype: torch.dtype,
+    activation: str | None,
+) -> Tensor:
+    """``int8_mm`` of matrices, and of batches of one dimension."""
     check_bytes("int8_mm", a, b)
     if out_dtype not in INTEGER_OUTPUTS:
         served = ", ".join(map(str, INTEGER_OUTPUTS))
@@ -152,7 +199,7 @@ def int8_mm(
         if out_dtype not in SATURATING:
             raise refuse("int8_mm", f"zero_point is for int8 and uint8; out_dtype is {out_dtype}")
         operands["zero_point"] = output_zero_point("int8_mm", a, b, zero_point)
-    epilogue = _epilogues.scaled(*operands, bounds=SATURATING.get(out_dtype))
+    epilogue = scaled_epilogue("int8_mm", operands, {}, activation, SATURATING.get(out_dtype))
     return OPS.mm_epilogue(a, b, list(operands.values()), epilogue, out_dtype=out_dtype)
 
 
@@ -163,12 +210,14 @@ def mixed_mm(
     scale: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     zero_point: Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: Activation = None,
 ) -> Tensor:
-    """a @ b of one operand in float16 or bfloat16, and one in int8 or uint8 that counts as
-    (operand - zero_point) * scale.
+    """activation(a @ b + bias) of one operand in float16 or bfloat16, and one in int8 or uint8 that
+    counts as (operand - zero_point) * scale.
 
-    - ``a`` (M, K) and ``b`` (K, N): any sizes and strides. Integers are converted in registers.
-      Batch dimensions as for :func:`scaled_mm`, also of ``zero_point``.
+    - ``a`` (*, K) and ``b`` (K, N): any sizes and strides. Integers are converted in registers.
+      Rows and batch dimensions as for :func:`scaled_mm`, also of ``zero_point``.
     - ``scale``: None, one factor, one for each column of shape (N,) or (1, N), one for each row of
       shape (M, 1), or one for each group along K of the integers, of shape (K / group, N) if they
       are ``b`` and (M, K / group) if they are ``a``; in float32, float16 or bfloat16. The group is
@@ -178,13 +227,21 @@ def mixed_mm(
     - ``out_dtype``: by default that of the float operand.
     - ``zero_point``: None, or of the shape of ``scale``, or one for each column of ``b`` (row of
       ``a``); in int8, uint8, int32 or a dtype of scales. Requires ``scale``.
+    - ``bias``: as for :func:`scaled_mm`. ``activation``: as for :func:`linear`.
 
-    The sum and the scale are float32, and are rounded once. With groups or zero points, a kernel
-    may first round (operand - zero_point) * scale to the dtype of the float operand, once. The
-    float operand has a gradient, unless there are groups or zero points. The source of the operator
+    The sum, scale, bias and activation are float32, and are rounded once. With groups or zero
+    points, a kernel may first round (operand - zero_point) * scale to the dtype of the float
+    operand, once. The float operand and the bias have gradients, unless there are groups, zero
+    points or an activation. The source of the operator
     ``torch.ops.cutlass_api.mixed_mm`` is ``ops/_quantized.py``.
 
-    Raises ValueError if the scale or the zero point has another shape, dtype or device, or if no
-    kernel serves the dtypes. The backward of other operands raises RuntimeError.
+    Raises ValueError if the scale, the zero point or the bias has another shape, dtype or device,
+    or if no kernel serves the dtypes. The backward of other operands raises RuntimeError.
     """
-    return OPS.mixed_mm(a, b, scale, zero_point, out_dtype=out_dtype)
+    name = activation_name(activation)
+
+    def product(a: Tensor, b: Tensor, scale: Any, zero_point: Any, bias: Any) -> Tensor:
+        return OPS.mixed_mm(a, b, scale, zero_point, bias, name, out_dtype=out_dtype)
+
+    fits = of_integers(a, b.shape[-1])
+    return of_any_rank(product, a, b, (scale, fits), (zero_point, fits), (bias, of_columns))

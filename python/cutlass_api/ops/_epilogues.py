@@ -28,6 +28,9 @@ GATE_DERIVATIVES = {
     "silu": "sigmoid(gate) * (1 + gate - value)",
     "gelu": "0.5 + 0.5 * erf(gate * 0.7071067811865476) "
     "+ gate * 0.3989422804014327 * exp(-0.5 * gate * gate)",
+    "gelu_tanh": "0.5 + 0.5 * tanh(0.7978845608028654 * gate * (1 + 0.044715 * gate * gate)) "
+    "+ gate * (0.3989422804014327 + 0.05351611220445019 * gate * gate) "
+    "* (1 - square(tanh(0.7978845608028654 * gate * (1 + 0.044715 * gate * gate))))",
     "hardswish": "where(gate > 3, 1.0, where(gate < -3, 0.0, gate / 3 + 0.5))",
 }
 

@@ -53,9 +53,12 @@ def derivative(function: EpilogueFunction) -> Callable[[Tensor, Tensor], Tensor]
     from the argument if the activation is one of `_epilogues.PREACTIVATION_DERIVATIVES`."""
     if not function.backward:
         return lambda grad, saved: grad
-    operator, constants = getattr(torch.ops.aten, function.backward), function.constants
+    operator = getattr(torch.ops.aten, function.backward)
+    constants, keywords = function.constants, dict(function.torch_keywords)
     if function.derivative is None:
-        return (lambda grad, saved: operator(grad, saved, *constants)) if constants else operator
+        if constants or keywords:
+            return lambda grad, saved: operator(grad, saved, *constants, **keywords)
+        return operator  # type: ignore[no-any-return]
     source = f"def epilogue(accum):\n    D = {function.derivative}\n    return D"
 
     def differentiable(grad: Tensor, saved: Tensor) -> Tensor:

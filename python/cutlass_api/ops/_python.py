@@ -17,8 +17,8 @@ from cutlass_api._batches import (
     second_factor,
 )
 from cutlass_api._core import DType, trace_epilogue
-from cutlass_api.fusion import activation as activations
 from cutlass_api.ops import _epilogues
+from cutlass_api.ops._activation import activation_name
 from cutlass_api.ops._broadcast import product
 from cutlass_api.ops._checks import checked
 from cutlass_api.ops._joint import split
@@ -37,17 +37,16 @@ def linear(
     """activation(input @ weight.T + bias), in one launch; ``torch.nn.functional.linear`` and more.
 
     ``input`` has shape (*, K), ``weight`` (N, K), or (K,) for an output (*). ``bias`` broadcasts to
-    the output. ``activation``: a name of :mod:`cutlass_api.fusion.activation`, its function, or
-    torch's function of that name. The accumulator, the bias and the activation are float32 (float64
-    for float64), and are rounded once. Differentiates, traces and follows autocast, as torch's
-    function does.
+    the output. ``activation``: a name of :mod:`cutlass_api.fusion.activation`, a usual spelling
+    such as "swish" or "gelu_pytorch_tanh", the function or torch's function of that name, or a
+    module such as ``torch.nn.GELU(approximate="tanh")``. The accumulator, the bias and the
+    activation are float32 (float64 for float64), and are rounded once. Differentiates, traces and
+    follows autocast, as torch's function does.
 
     Raises ValueError if shapes do not match, no kernel serves the dtypes, or the activation is
     unknown.
     """
-    if callable(activation):
-        activation = activation_name(activation)
-    return OPS.linear(input, weight, bias, activation)
+    return OPS.linear(input, weight, bias, activation_name(activation))
 
 
 @checked
@@ -212,10 +211,10 @@ def quantized_linear(
             f"cutlass_api.quantized_linear: weight is {type(weight).__name__}; pass a weight of "
             "cutlass_api.weights, or call cutlass_api.linear"
         )
-    if callable(activation):
-        activation = activation_name(activation)
     fields = (*weight.fields, weight.permutation)
-    return OPS.quantized_linear(input, *fields, type(weight).__name__, bias, activation)
+    return OPS.quantized_linear(
+        input, *fields, type(weight).__name__, bias, activation_name(activation)
+    )
 
 
 @checked
@@ -251,18 +250,6 @@ def quantized_grouped_mm(
         )
     name = type(weight).__name__
     return OPS.quantized_grouped_mm(a, *weight.fields, name, offs, zero_rest)
-
-
-def activation_name(function: Callable[..., Any]) -> str:
-    """The name of a function of ``cutlass_api.fusion.activation`` or torch."""
-    name = getattr(function, "__name__", "")
-    homes = (activations, torch, torch.nn.functional)
-    if name in activations.__all__ and any(function is getattr(x, name, None) for x in homes):
-        return name
-    raise ValueError(
-        f"activation is {function!r}; pass one of {', '.join(activations.__all__)}, as a name or "
-        "as the function of cutlass_api.fusion.activation or torch"
-    )
 
 
 def matmul(

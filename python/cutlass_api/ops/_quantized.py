@@ -1,6 +1,7 @@
 """``int_mm``, ``mixed_mm``, ``scaled_mm`` and ``scaled_grouped_mm``: products of 8-bit operands."""
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -59,12 +60,14 @@ def mixed_mm(
     B: Tensor,
     scale: Tensor | None = None,
     zero_point: Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
     *,
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """A @ B of one operand in float16 or bfloat16, and one in int8 or uint8 that counts as
-    (operand - zero_point) * scale.
+    """activation(A @ B + bias) of one operand in float16 or bfloat16, and one in int8 or uint8 that
+    counts as (operand - zero_point) * scale.
 
     A (M, K) or (L, M, K), B (K, N) or (L, K, N). scale: None, one factor, one per column, (N,) or
     (1, N), one per row, (M, 1), or one per group along K of the integers: (K / group, N) of B,
@@ -75,11 +78,12 @@ def mixed_mm(
     """
     shape = product_shape("mixed_mm", A, B)
     operands, blocks = mixed_operands(A, B, scale, zero_point)
+    operands = add_bias("mixed_mm", operands, bias, B.shape[-1], batch_of(A, B))
     if out is None:
         out = empty(A, B, shape, out_dtype)
-    if not operands:
+    if not operands and activation is None:
         return launch("mixed_mm", A, B, out=out)
-    epilogue = _epilogues.scaled(*operands, blocks=blocks)
+    epilogue = scaled_epilogue("mixed_mm", operands, blocks, activation)
     return launch("mixed_mm", A, B, *operands.values(), out=out, epilogue=epilogue)
 
 
@@ -92,10 +96,12 @@ def scaled_mm(
     scale_result: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
+    activation: str | None = None,
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """(A * scale_a) @ (B * scale_b) + bias, of float8 A (M, K) or (L, M, K), B (K, N) or (L, K, N).
+    """activation((A * scale_a) @ (B * scale_b) + bias), of float8 A (M, K) or (L, M, K), B (K, N)
+    or (L, K, N).
 
     scale_a: one float32 factor, one per row, (M, 1), or one per block of 1 x 128 or 128 x 128
     elements of A. scale_b: one, one per column, (1, N), or one per block of 128 x 1 or 128 x 128
@@ -113,9 +119,21 @@ def scaled_mm(
         check_factor("scaled_mm", "scale_result", scale_result, A, batch_of(A, B))
         if out.dtype in FLOAT8 and operands:
             operands["scale_result"] = scalar_as_vector(scale_result)
-    epilogue = _epilogues.scaled(*operands, blocks=blocks)
+    epilogue = scaled_epilogue("scaled_mm", operands, blocks, activation)
     values = operands.values()
     return launch("scaled_mm", A, B, *values, out=out, epilogue=epilogue, fast_sums=use_fast_accum)
+
+
+def scaled_epilogue(
+    operator: str,
+    operands: Collection[str],
+    blocks: Mapping[str, str],
+    activation: str | None,
+    bounds: tuple[int, int] | None = None,
+) -> str:
+    if activation is not None:
+        activation = _epilogues.known_activation(operator, activation)
+    return _epilogues.scaled(*operands, blocks=blocks, activation=activation, bounds=bounds)
 
 
 def check_float8(operator: str, A: Tensor, B: Tensor) -> None:
@@ -183,15 +201,24 @@ def save_mixed(ctx: Any, call: Call, output: Any) -> None:
             "dequantize the integers and call cutlass_api.matmul",
             " with scales of groups or zero points",
         )
+    if call.activation not in (None, "identity"):
+        raise NoDerivative("apply the activation with torch", " with an activation")
     if scale is not None and scale.requires_grad:
         raise NoDerivative("multiply the product by it with torch", names=["scale"])
     ctx.save_for_backward(A, B, scale)
+    if call.bias is not None:
+        ctx.bias_dtype, ctx.bias_shape = call.bias.dtype, call.bias.shape
 
 
 def mixed_backward(ctx: Any, needs: Call, grad: Tensor) -> dict[str, Any]:
     A, B, scale = ctx.saved_tensors
+    of_bias = {}
+    if needs.bias:
+        of_bias["bias"] = grad.sum_to_size(ctx.bias_shape).to(ctx.bias_dtype)
     grad = grad if scale is None else (grad * scale).to(grad.dtype)
-    return _dense.named_factors(needs, *_dense.factor_gradients(needs.factors, grad, A, B))
+    return of_bias | _dense.named_factors(
+        needs, *_dense.factor_gradients(needs.factors, grad, A, B)
+    )
 
 
 def scaled_examples(call: Call, dims: Call, size: int) -> _vmap.Result:
@@ -212,9 +239,12 @@ def mixed_lowering(call: Call) -> Lowering | None:
     if call.zero_point is not None:  # it may repeat along K: the operator expands it
         return None
     named, blocks = mixed_operands(call.A, call.B, call.scale, None)
-    if not named:
+    operands = [*(["scale"] if named else []), *(["bias"] if call.bias is not None else [])]
+    if not operands and call.activation is None:
         return Lowering(out_dtype=call.out_dtype)
-    return Lowering(["scale"], _epilogues.scaled(*named, blocks=blocks), call.out_dtype)
+    names = [*named, *operands[len(named) :]]
+    epilogue = scaled_epilogue("mixed_mm", names, blocks, call.activation)
+    return Lowering(operands, epilogue, call.out_dtype)
 
 
 def scaled_lowering(call: Call) -> Lowering | None:
@@ -227,7 +257,8 @@ def scaled_lowering(call: Call) -> Lowering | None:
     names = [*named, *(["bias"] if call.bias is not None else [])]
     if call.scale_result is not None and dtype in FLOAT8 and names:
         names.append("scale_result")
-    return Lowering(names, _epilogues.scaled(*names, blocks=blocks), dtype, call.use_fast_accum)
+    epilogue = scaled_epilogue("scaled_mm", names, blocks, call.activation)
+    return Lowering(names, epilogue, dtype, call.use_fast_accum)
 
 
 def scaled_grouped_lowering(call: Call) -> Lowering | None:
@@ -248,14 +279,26 @@ def mixed_labels(call: Call) -> Rule:
     m, n, depth = (labels.extents[name] for name in ("m", "n", "k"))
     is_a = dtype_of(call.A) in INT8
     inputs, blocks = labels.inputs, {}
+    if call.bias is not None:
+        inputs["bias"] = broadcast(call.bias, labels.out)
     for name, operand in call.others.items():
+        if name == "bias":
+            continue
         one = shape_of_one(operand, labels.batch)
         own, groups = mixed_layout(one, m, n, depth, is_a) or ((None,) * len(one), None)
         if groups is not None:
             blocks["k"] = groups.depth
         inputs[name] = labels.behind_batch(operand, own)
     factor = call.operator.factors[int(is_a)]
-    return Rule([labels.out], inputs, sums=SUMS, factors=[factor], blocks=blocks)
+    is_linear = call.activation in (None, "identity")
+    return Rule(
+        [labels.out],
+        inputs,
+        sums=SUMS if is_linear else (),
+        factors=[factor] if is_linear else (),
+        addends=["bias"] if call.bias is not None else [],
+        blocks=blocks,
+    )
 
 
 def scaled_labels(call: Call) -> Rule:
@@ -270,7 +313,7 @@ def scaled_labels(call: Call) -> Rule:
     return Rule(
         [labels.out],
         inputs,
-        sums=sums_of(call),
+        sums=sums_of(call) if call.activation in (None, "identity") else (),
         addends=["bias"] if call.bias is not None else [],
         blocks=blocks,
     )
@@ -346,8 +389,8 @@ OPERATORS = (
         summary="int8 or uint8 to int32",
     ),
     _dense.record(
-        "mixed_mm(Tensor A, Tensor B, Tensor? scale=None, Tensor? zero_point=None, *, "
-        "ScalarType? out_dtype=None) -> Tensor",
+        "mixed_mm(Tensor A, Tensor B, Tensor? scale=None, Tensor? zero_point=None, "
+        "Tensor? bias=None, str? activation=None, *, ScalarType? out_dtype=None) -> Tensor",
         mixed_mm,
         gradient=Gradient(save_mixed, mixed_backward),
         sharding=mixed_labels,
@@ -356,8 +399,8 @@ OPERATORS = (
     ),
     _dense.record(
         "scaled_mm(Tensor A, Tensor B, Tensor scale_a, Tensor scale_b, Tensor? bias=None, "
-        "Tensor? scale_result=None, ScalarType? out_dtype=None, bool use_fast_accum=False) "
-        "-> Tensor",
+        "Tensor? scale_result=None, ScalarType? out_dtype=None, bool use_fast_accum=False, "
+        "str? activation=None) -> Tensor",
         scaled_mm,
         gradient="cast the operands and call cutlass_api.matmul",
         sharding=scaled_labels,
