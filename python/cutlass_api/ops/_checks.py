@@ -8,7 +8,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: By the annotation of a parameter: the classes that are accepted, and what to pass.
 KINDS = {
