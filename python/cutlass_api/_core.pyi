@@ -81,6 +81,7 @@ __all__ = [
     "product_dtypes",
     "register_kernel_class",
     "register_tuning_key",
+    "replace_tuning_mode",
     "set_launch_promotion",
     "set_use_c_exchange",
     "stream_handle",
@@ -1225,6 +1226,7 @@ class TimedLaunches:
     def turn(self, replays: int = 1) -> float:
         """Seconds of one launch: the mean of this many replays on all sets of operands."""
 
+def replace_tuning_mode(mode: str | None) -> None: ...
 def tuning_mode() -> str:
     """Off, use or record: the value of CUTLASS_API_TUNE. Raises ValueError for another value."""
 

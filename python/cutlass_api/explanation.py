@@ -4,17 +4,41 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, SupportsIndex
 
 from cutlass_api import _core
+from cutlass_api._calls import products_of
 from cutlass_api._core import Kernel, RuntimeArguments
 from cutlass_api._tables import Listing
 
 
-def explain(args: RuntimeArguments, cc: int | None = None) -> None:
+def explain(
+    args: RuntimeArguments | Callable[..., Any],
+    *operands: Any,
+    cc: int | None = None,
+    **options: Any,
+) -> None:
     """Prints why each kernel family serves the arguments or not, and the first kernels.
 
     The kernels are in the order of :func:`get_kernels`, each with the terms of
     ``kernel.estimate(args)`` in microseconds. ``cc``: the compute capability to explain for (90: an
     H100); None: the compute capability of the operands' device.
+
+    ``args`` may be a function that launches products, with its operands and options, as
+    ``explain(cutlass_api.linear, x, weight)``: the function is called, and each of its products is
+    explained.
+
+    Raises TypeError for operands without a function, ValueError for a function that launches no
+    product.
     """
+    if callable(args):
+        for product in products_of(args, *operands, **options):
+            print(_core.explanation(product, cc))
+        return
+    if len(operands) == 1 and isinstance(args, RuntimeArguments) and cc is None:
+        (cc,) = operands
+    elif operands or options:
+        raise TypeError(
+            f"args is a {type(args).__name__}, and operands follow; pass arguments such as "
+            "GemmArguments alone, or a function in front: explain(cutlass_api.linear, x, weight)"
+        )
     print(_core.explanation(args, cc))
 
 

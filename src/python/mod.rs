@@ -86,8 +86,8 @@ mod _core {
         trace::{EpilogueFunction, TracedEpilogue, epilogue_functions, trace_epilogue},
         tuning::{
             CudaBenchmark, TimedLaunches, TuningBenchmark, add_tuning_results,
-            clear_tuning_results, register_tuning_key, tuning_identity, tuning_mode,
-            tuning_results,
+            clear_tuning_results, register_tuning_key, replace_tuning_mode, tuning_identity,
+            tuning_mode, tuning_results,
         },
         utils::{
             cache_directory, cache_limit, cache_refusal, cache_usage, chip_rates, device_cc,

@@ -410,6 +410,18 @@ pub fn tuning_identity(kernel: &Bound<'_, PyAny>) -> PyResult<(String, String)> 
     Ok((kernels::Kernel { epilogue: None, ..*kernel }.name(), fingerprint))
 }
 
+/// Replaces the mode of this process, off, use or record, until None restores that of
+/// CUTLASS_API_TUNE. The choices of `matmul` and the operators are made anew. Raises ValueError for
+/// another mode.
+#[pyfunction]
+#[pyo3(signature = (mode))]
+pub fn replace_tuning_mode(mode: Option<&str>) -> PyResult<()> {
+    let parsed = mode.map(|mode| Mode::parse(Some(mode))).transpose();
+    Mode::replace(parsed.map_err(|error| PyValueError::new_err(error.to_string()))?);
+    forget_choices();
+    Ok(())
+}
+
 /// Off, use or record: the value of CUTLASS_API_TUNE. Raises ValueError for another value.
 #[pyfunction]
 pub fn tuning_mode() -> PyResult<&'static str> {

@@ -33,6 +33,7 @@ PYTHON_FLOORS = [
         "_batches",
         "_checks",
         "_dtypes",
+        "_calls",
         "_faces",
         "_log",
         "_progress",

@@ -460,3 +460,20 @@ def test_a_search_stops_at_its_deadline():
     rough, left = _search.sift(slow(), 2, _search.Deadline(0.1))
     assert 1 <= len(rough) < 20 and len(left) <= 2
     assert next(iter(left)) == list(rough)[-1]
+
+
+def test_a_block_tunes_what_it_calls(tuned):
+    """Of a problem, too, whose kernel was chosen before."""
+    script = """
+        cutlass_api.matmul(a, b, out)
+        assert not tuning.stored_results()
+        with tuning.enabled(), tuning.enabled():
+            cutlass_api.matmul(a, b, out)
+            stored = tuning.stored_results()
+            assert stored
+        assert cutlass_api._core.tuning_mode() == "use"
+        calls = device.launches()
+        cutlass_api.matmul(a, b, out)
+        print(device.launches() - calls, tuning.stored_results() == stored)
+    """
+    assert tuned(script) == "1 True\n"

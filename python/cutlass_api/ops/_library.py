@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import has_torch_function
 
 from cutlass_api import _batches
+from cutlass_api._calls import OBSERVED
 from cutlass_api._core import check_gemm, launch_gemm, product_dtypes
 from cutlass_api.ops._operator import check_out_dtype
 
@@ -114,6 +115,9 @@ def launch(
 
     For FakeTensors and meta tensors, raises what the launch of real tensors would raise.
     """
+    if OBSERVED:
+        noted = {"out": out, "epilogue": epilogue, "offsets": offsets, "index": index}
+        OBSERVED[-1].append({"A": A, "B": B, "operands": operands, "element": element, **noted})
     if not isinstance(A, FakeTensor):
         try:
             launch_gemm(

@@ -9,12 +9,14 @@ problem tunes it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from numbers import Integral
 from typing import Any
 
 from cutlass_api import _core
+from cutlass_api._calls import products_of
 from cutlass_api._core import Kernel, TuningBenchmark
 from cutlass_api.tuning._own import AutotunedKernel, autotuned
 from cutlass_api.tuning._result import Trial, TuningResult
@@ -37,7 +39,7 @@ Extents = tuple[int, int, int, int]
 
 def autotune(
     args: Any,
-    *,
+    *operands: Any,
     kernels: Sequence[Kernel] | None = None,
     search: str = "halving",
     budget: float | None = None,
@@ -48,7 +50,9 @@ def autotune(
 ) -> TuningResult:
     """Times kernels on copies of the operands, and stores the results.
 
-    - ``args``: ``GemmArguments`` or ``GroupedGemmArguments`` on a GPU, with or without an epilogue.
+    - ``args``: ``GemmArguments`` or ``GroupedGemmArguments`` on a GPU, with or without an epilogue;
+      or a function that launches one product, with its operands behind it, as
+      ``autotune(cutlass_api.linear, x, weight)``. The function is called once.
       The operands are read, not written. Several copies, together larger than the L2 cache, are
       made in device memory.
     - ``kernels``: the candidates; None: those that ``get_kernels(args)`` returns.
@@ -78,6 +82,16 @@ def autotune(
     Raises ValueError for other arguments, FakeTensors and unknown options, and RuntimeError if no
     candidate could be timed.
     """
+    if callable(args):
+        products = products_of(args, *operands)
+        if len(products) != 1:
+            raise ValueError(f"the call launches {len(products)} products; tune each by its own")
+        (args,) = products
+    elif operands:
+        raise TypeError(
+            f"args is a {type(args).__name__}, and operands follow; pass arguments such as "
+            "GemmArguments alone, or a function in front: autotune(cutlass_api.linear, x, weight)"
+        )
     if search not in ("halving", "exhaustive"):
         raise ValueError(f'search is {search!r}; pass "halving" or "exhaustive"')
     if isinstance(budget, bool) or (budget is not None and not budget > 0):
@@ -168,6 +182,28 @@ def _key_of(benchmark: TuningBenchmark, key: "str | Callable[[Extents], Extents]
     return Key(text, persists=False)
 
 
+@contextmanager
+def enabled() -> Iterator[None]:
+    """Tunes products inside a ``with`` block, as ``CUTLASS_API_TUNE=record`` does: the first call
+    of ``matmul`` or an operator on a new problem times its kernels, and stores the results. The
+    mode belongs to the process, not to the thread. On the CPU, nothing is tuned::
+
+        with cutlass_api.tuning.enabled():
+            model(x)
+    """
+    _modes.append("record")
+    _core.replace_tuning_mode("record")
+    try:
+        yield
+    finally:
+        _modes.pop()
+        _core.replace_tuning_mode(_modes[-1] if _modes else None)
+
+
+#: The modes of the blocks that are entered.
+_modes: list[str] = []
+
+
 def _record(benchmark: TuningBenchmark, kernels: Sequence[Kernel]) -> None:
     """Tunes a problem of ``matmul`` or an operator at its first call, with
     ``CUTLASS_API_TUNE=record``; once in a process, whether it succeeds or not."""
@@ -189,6 +225,7 @@ __all__ = [
     "autotune",
     "autotuned",
     "clear",
+    "enabled",
     "export_results",
     "import_results",
     "stored_results",
