@@ -1226,7 +1226,12 @@ class TimedLaunches:
     def turn(self, replays: int = 1) -> float:
         """Seconds of one launch: the mean of this many replays on all sets of operands."""
 
-def replace_tuning_mode(mode: str | None) -> None: ...
+def replace_tuning_mode(mode: str | None) -> None:
+    """Replaces the mode of this process, off, use or record, until None restores that of
+    CUTLASS_API_TUNE. The choices of `matmul` and the operators are made anew. Raises
+    ValueError for another mode.
+    """
+
 def tuning_mode() -> str:
     """Off, use or record: the value of CUTLASS_API_TUNE. Raises ValueError for another value."""
 
