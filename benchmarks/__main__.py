@@ -58,13 +58,6 @@ def add_all(commands: Any) -> None:
         help="write the page from files of --json, of one machine; needs no GPU",
     )
     every.add_argument(
-        "--tables",
-        type=Path,
-        default=Path("benchmarks"),
-        metavar="DIR",
-        help="the folder of the tables of shapes (benchmarks)",
-    )
-    every.add_argument(
         "--limit", type=options.positive, default=1800, help="seconds of one section (1800)"
     )
     every.add_argument("--seconds", type=options.positive, help="seconds of all sections together")
@@ -117,9 +110,7 @@ def _all(arguments: argparse.Namespace) -> None:
 def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs the sections. Ctrl-C ends them, and keeps those that have finished."""
     sections = suite.chosen(arguments.only, arguments.quick)
-    commands = {
-        each.name: suite.command(each, arguments.tables, arguments.quick) for each in sections
-    }
+    commands = {each.name: suite.command(each, arguments.quick) for each in sections}
     options.device()
     # What the page shows and a reader can run: without the files and time limits of this machine.
     shown = ["python -m benchmarks all"]

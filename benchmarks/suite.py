@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,7 @@ GRACE_SECONDS = 10
 class Section:
     """One process, and one section of the page.
 
-    - ``command``: a benchmark's name and its arguments. ``{tables}`` is the folder of tables of
-      shapes.
+    - ``command``: a benchmark's name and its arguments.
     - ``quick``: the command with ``--quick``; None leaves the section out.
     """
 
@@ -54,7 +52,7 @@ class Section:
 
 
 def _gemm(name: str, title: str, table: str, dtypes: str, is_quick: bool = False) -> Section:
-    command = f"gemm --shapes {{tables}}/{table}_shapes.json --dtype {dtypes}"
+    command = f"gemm --shapes {table} --dtype {dtypes}"
     return Section(f"gemm_{name}", title, command, f"gemm --dtype {dtypes}" if is_quick else None)
 
 
@@ -114,18 +112,9 @@ def chosen(names: Iterable[str], is_quick: bool) -> list[Section]:
     ]
 
 
-def command(section: Section, tables: Path, is_quick: bool) -> list[str]:
-    """The arguments of Python for a section. Raises ValueError if its table of shapes does not
-    exist.
-    """
-    parts = ((section.quick or "") if is_quick else section.command).split()
-    found = [part.format(tables=tables) for part in parts]
-    for before, name in pairwise(found):
-        if before == "--shapes" and not Path(name).is_file():
-            raise ValueError(
-                f"{name} does not exist; run in a checkout of Rutlass, or pass its folder as "
-                "--tables"
-            )
+def command(section: Section, is_quick: bool) -> list[str]:
+    """The arguments of Python for a section."""
+    found = ((section.quick or "") if is_quick else section.command).split()
     is_own = section.bench in [bench.name for bench in OWN]
     return ["-m", "benchmarks", *found] if is_own else ["-m", "cutlass_api", "bench", *found]
 

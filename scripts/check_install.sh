@@ -10,4 +10,5 @@ cd "$folder"
 python3 -m venv bare
 bare/bin/pip install --quiet "$distribution[cuda]" numpy
 bare/bin/python "$demo"
+bare/bin/python -c 'from cutlass_api.bench import products; print(len(products.table("public")))'
 bare/bin/python -c 'import cutlass.operators as ops; print(ops.get_operators(target_sm="90a")[0])'

@@ -70,8 +70,7 @@ class Step:
 def gemm(table: str, *dtypes: str) -> list[str]:
     """The benchmark of a table of shapes."""
     out = f"{{out}}/{table}_{'_'.join(dtypes)}"
-    shapes = f"benchmarks/{table}_shapes.json"
-    files = ["--shapes", shapes, "--json", f"{out}.json", "--plot", f"{out}.png"]
+    files = ["--shapes", table, "--json", f"{out}.json", "--plot", f"{out}.png"]
     return [*BENCH, "gemm", "--dtype", *dtypes, *files]
 
 
@@ -164,7 +163,7 @@ STEPS = {
     "tune": Step(
         "the public table tuned, then timed with the stored results",
         [
-            [*TUNE, "--shapes", "benchmarks/public_shapes.json", "--json", "{out}/tuned.json"],
+            [*TUNE, "--shapes", "public", "--json", "{out}/tuned.json"],
             gemm("public", "float16"),
         ],
         500,
@@ -204,32 +203,16 @@ def prepare(python: str, with_programs: bool) -> None:
     print(f"{FOLDER}: {size / 2**20:.0f} MiB")
 
 
-def fake_arguments(m: int, n: int, k: int, layout: str) -> Any:
-    """Arguments of a float16 product on a CUDA device, without memory."""
-    import torch
-    from cutlass_api.arguments import GemmArguments
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    def matrix(rows: int, columns: int, order: str) -> torch.Tensor:
-        extents = (rows, columns) if order == "t" else (columns, rows)
-        tensor = torch.empty(*extents, device="cuda", dtype=torch.float16)
-        return tensor if order == "t" else tensor.T
-
-    with FakeTensorMode():
-        a, b, out = matrix(m, k, layout[0]), matrix(k, n, layout[1]), matrix(m, n, "t")
-        return GemmArguments(a, b, out, accumulator_type=torch.float32)
-
-
 def compile_tables() -> None:
     """Compiles every kernel that serves a shape of the tables, for compute capability 9.0."""
     import cutlass_api
-    from cutlass_api.bench.products import table
+    from cutlass_api.bench.products import fake_arguments, table
 
     programs: dict[str, Any] = {}
     for name in TABLES:
-        for shape in table(ROOT / f"benchmarks/{name}_shapes.json"):
+        for shape in table(name):
             if not shape.groups:
-                args = fake_arguments(shape.m, shape.n, shape.k, shape.layout)
+                args = fake_arguments(shape, "float16")
                 for kernel in cutlass_api.get_kernels(args, cc=90):
                     programs[kernel.metadata.kernel_name] = (kernel, args)
     print(f"compiling {len(programs)} kernels", flush=True)
@@ -313,8 +296,9 @@ def cold() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CUTLASS_API_CACHE_DIR"] = folder
         import cutlass_api
+        from cutlass_api.bench.products import Shape, fake_arguments
 
-        args = fake_arguments(4096, 4096, 4096, "tt")
+        args = fake_arguments(Shape("", 4096, 4096, 4096), "float16")
         kernels = {k.metadata.kernel_name: k for k in cutlass_api.get_kernels(args, cc=90)}
         for part in COLD:
             name = next(name for name in kernels if part in name and "packed" not in name)

@@ -34,7 +34,7 @@ PNG = b"\x89PNG"
 def run(monkeypatch, *arguments: str | Path, device: str | None = "a GPU") -> None:
     """Runs `python -m cutlass_api` or, if the first argument is no command of it, `python -m
     benchmarks`. ``device``: the GPU that is pretended; None: as found."""
-    is_own = arguments[0] in ("bench", "profile")
+    is_own = arguments[0] in ("bench", "profile", "tune")
     main = cutlass_api.__main__.main if is_own else benchmarks.__main__.main
     monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
     if device:
@@ -74,7 +74,7 @@ def use_the_cpu(monkeypatch) -> None:
     def on_cpu(create, *args, device=None, **others):
         return create(*args, **others)
 
-    for name in ("empty", "rand", "randint", "randn"):
+    for name in ("empty", "ones", "rand", "randint", "randn"):
         monkeypatch.setattr(torch, name, partial(on_cpu, getattr(torch, name)))
     move = torch.Tensor.to
     monkeypatch.setattr(torch.Tensor, "to", lambda *args, **others: on_cpu(move, *args, **others))

@@ -97,15 +97,14 @@ def test_saved_results_are_plotted(monkeypatch, tmp_path: Path, name: str) -> No
 
 def test_a_plot_of_other_files_is_an_error(monkeypatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    shapes = ROOT / "benchmarks/public_shapes.json"
-    with pytest.raises(SystemExit, match=r"public_shapes.json: no results of `bench latency`"):
+    shapes = products.FOLDER / "public.json"
+    with pytest.raises(SystemExit, match=r"public.json: no results of `bench latency`"):
         run(monkeypatch, "bench", "plot", shapes, tmp_path / "plot.png")
 
 
-@pytest.mark.parametrize("name", ["public", "random", "other"])
+@pytest.mark.parametrize("name", products.TABLES)
 def test_the_tables_of_shapes_are_read(name: str) -> None:
-    path = ROOT / f"benchmarks/{name}_shapes.json"
-    assert len(products.table(path)) > 30
+    assert len(products.table(name)) > 8
 
 
 def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
     path.write_text(
         json.dumps({"note": "two", "odd": {"layout": "tn", "mnk": [[1, 2, 3], [4, 5, 6]]}})
     )
-    shapes = list(products.table(path))
+    shapes = list(products.table(str(path)))
     assert [(shape.m, shape.n, shape.k) for shape in shapes] == [(1, 2, 3), (4, 5, 6)]
     assert {shape.layout for shape in shapes} == {"tn"}
 
@@ -153,6 +152,7 @@ def test_a_plot_without_matplotlib_is_refused_first(
 
 
 GROUPED, LETTERS = "total_m_n_k_groups", "it must be two letters, t or n, for A and B"
+NAMES = f"the name of a table: {', '.join(products.TABLES)}"
 ROW = "it must be [m, n, k] in positive integers"
 GROUPED_ROW = "it must be [total m, n, k, groups] in positive integers"
 
@@ -160,7 +160,7 @@ GROUPED_ROW = "it must be [total m, n, k, groups] in positive integers"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (None, "cannot be read: No such file or directory"),
+        (None, f"cannot be read: No such file or directory; pass a JSON file or {NAMES}"),
         ("mnk", "is no table of shapes in JSON: Expecting value: line 1 column 1 (char 0)"),
         ("[[1, 2, 3]]", "[[1, 2, 3]] must be an object of groups by name"),
         ("{}", "it has no groups; add one with layout and mnk"),
@@ -187,7 +187,7 @@ def test_a_wrong_table_of_shapes_is_refused_first(
     said = refusal(capsys, monkeypatch, "gemm", "--shapes", path)
     assert f"argument --shapes: {path} " in said and said.endswith(expected)
     with pytest.raises(ValueError) as error:
-        products.table(path)
+        products.table(str(path))
     assert said.endswith(str(error.value))
 
 

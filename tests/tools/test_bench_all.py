@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cutlass_api.bench import gemm, options
+from cutlass_api.bench.products import FOLDER
 from support import benches
 from support.benches import CONTEXT, PNG, ROOT, gemm_rows, of, run
 
@@ -160,9 +161,9 @@ def test_a_failure_costs_only_its_section(monkeypatch, tmp_path: Path, capfd) ->
     path = tmp_path / "all.json"
     names = "limits,latency,quantize,gemm_exact,compile_mlp"
     arguments = ["--only", names, "--limit", "2", "--json", path]
-    tables = ["--tables", ROOT / "benchmarks", "--out", tmp_path / "page.md"]
+    out = ["--out", tmp_path / "page.md"]
     with pytest.raises(SystemExit, match="failed: limits, latency"):
-        run(monkeypatch, "all", *arguments, *tables)
+        run(monkeypatch, "all", *arguments, *out)
     read = json.loads(path.read_text())
     assert read["environment"] == {"GPU 0": "a GPU"} and read["quick"] is False
     assert read["commands"] == [f"python -m benchmarks all --only {names}"]
@@ -174,8 +175,8 @@ def test_a_failure_costs_only_its_section(monkeypatch, tmp_path: Path, capfd) ->
         "rows before the time limit"
     )
     assert done["quantize"]["failure"] == done["gemm_exact"]["failure"] == ""
-    table = str(ROOT / "benchmarks/exact_shapes.json")
-    expected = ["cutlass_api", "bench", "gemm", "--shapes", table, "--dtype", "float32", "float64"]
+    expected = ["cutlass_api", "bench", "gemm", "--shapes", "exact", "--dtype"]
+    expected += ["float32", "float64"]
     assert done["gemm_exact"]["results"] == {"rows": expected}
     printed = capfd.readouterr()
     assert "== limits: exit status 1: it failed" in printed.out and "no GPU" in printed.err
@@ -206,7 +207,7 @@ def test_each_section_is_a_command(monkeypatch) -> None:
     for each in suite.SECTIONS:
         for is_quick in (False, True)[: 1 + (each.quick is not None)]:
             with pytest.raises(Reached):
-                _, program, *rest = suite.command(each, ROOT / "benchmarks", is_quick)
+                _, program, *rest = suite.command(each, is_quick)
                 assert (program == "cutlass_api") == (rest[0] == "bench")
                 run(monkeypatch, *rest, device=None)
 
@@ -215,8 +216,6 @@ def test_what_cannot_be_run_is_refused_first(monkeypatch, tmp_path: Path, capsys
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(options, "device", lambda: pytest.fail("it went on to measure"))
     out = ["--out", tmp_path / "page.md"]
-    with pytest.raises(SystemExit, match=r"public_shapes.json does not exist; run in a checkout"):
-        run(monkeypatch, "all", *out, "--tables", tmp_path, device=None)
     for wrong, said in (
         (["--only", "gemm,speed"], "there is no section 'speed'; choose from limits, latency"),
         (["--from", ROOT / "benchmarks/gemm_h200.json"], "is no file of `all --json`"),
@@ -344,4 +343,4 @@ def test_the_command_fails_if_a_row_got_slower(monkeypatch, tmp_path: Path, caps
         run(monkeypatch, "compare", old, tmp_path / "none.json")
     assert ended.value.code == 2
     with pytest.raises(SystemExit, match=r"no results of `bench latency`"):
-        run(monkeypatch, "compare", old, ROOT / "benchmarks/public_shapes.json")
+        run(monkeypatch, "compare", old, FOLDER / "public.json")

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cutlass_api import _core
-from cutlass_api.bench import gemm, limits, timing
+from cutlass_api.bench import gemm, limits, results, timing
 from cutlass_api.bench.products import Shape
+from cutlass_api.bench.types import TYPES
 from support.benches import Clock, replace_graphs, run, use_the_cpu
 
 
@@ -25,23 +26,25 @@ def gpu(monkeypatch):
     return pretend
 
 
-def peak(rates: limits.Rates, dtype: str) -> float:
-    unit, share = limits.UNITS[dtype]
-    return share * limits.peak(rates, unit)
-
-
 def test_peaks_follow_from_the_attributes() -> None:
     h100, a100 = limits.peak_rates(90), limits.peak_rates(80)
     # H100 whitepaper, "Preliminary performance": dense, at 1830 MHz for tensor cores but float64.
-    assert peak(h100, "bfloat16") == pytest.approx(989.4e12 * 1980 / 1830, rel=1e-3)
-    assert peak(h100, "tf32") == peak(h100, "float16") / 2
-    assert peak(h100, "float32") == peak(h100, "float64") == pytest.approx(66.9e12, rel=1e-3)
+    assert limits.type_peak(h100, "bfloat16") == pytest.approx(989.4e12 * 1980 / 1830, rel=1e-3)
+    # Dense int8 and float8: 1979 Tera operations.
+    for dtype in ("int8", "uint8", "float8_e4m3fn", "float8_e5m2"):
+        assert limits.type_peak(h100, dtype) == 2 * limits.type_peak(h100, "float16"), dtype
+    assert limits.type_peak(h100, "tf32") == limits.type_peak(h100, "float16") / 2
+    assert (
+        limits.type_peak(h100, "float32")
+        == limits.type_peak(h100, "float64")
+        == pytest.approx(66.9e12, rel=1e-3)
+    )
     assert (h100["multiprocessors"], h100["l2_bytes"]) == (132, 50 << 20)
     assert h100["memory_bytes_per_second"] == pytest.approx(3.352e12, rel=1e-3)
     # A100 whitepaper, "Introducing NVIDIA A100".
     rates = {"float16": 312e12, "tf32": 156e12, "float32": 19.5e12, "float64": 19.5e12}
     for dtype, rate in rates.items():
-        assert peak(a100, dtype) == pytest.approx(rate, rel=1e-2), dtype
+        assert limits.type_peak(a100, dtype) == pytest.approx(rate, rel=1e-2), dtype
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
@@ -135,6 +138,63 @@ def test_a_row_of_gemm(gpu, monkeypatch, tmp_path) -> None:
     assert row["quartiles"] == {"torch": [10, 10], "first": [5, 5], "best": [5, 5]}
     assert read["geometric_means"]["torch / first"] == pytest.approx(2)
     assert read["limits"]["product_rates"] == {"float32": 1e12}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_row_of_every_type(gpu, monkeypatch, tmp_path, dtype) -> None:
+    """Where torch has no product, the row has no time of torch, and no mean of ratios."""
+    use_the_cpu(monkeypatch)
+    replace_graphs(monkeypatch, lambda launches: Clock(5.0, launches))
+    monkeypatch.setattr(limits, "product_rate", lambda dtype: 1e12)
+    monkeypatch.setattr(limits, "copy_rate", lambda: 1e9)
+    path, plot = tmp_path / "rows.json", tmp_path / "plot.png"
+    options = ["--shape", "32,48,64", "16,16,16", "--layout", "tn", "--dtype", dtype]
+    run(monkeypatch, "bench", "gemm", *options, "--json", path, "--plot", plot)
+    read = json.loads(path.read_text())
+    assert [(row["mnk"], row["layout"]) for row in read["rows"]] == [
+        ([32, 48, 64], "tn"),
+        ([16, 16, 16], "tn"),
+    ]
+    has_torch = dtype != "uint8"  # on the CPU
+    for row in read["rows"]:
+        assert row["dtype"] == dtype and row["first"] == 5 and row["floor"] > 0
+        assert row["torch"] == (5 if has_torch else None)
+    assert ("torch / first" in read["geometric_means"]) == has_torch
+    assert results.parse(read, results.BENCHES).table()[1] and plot.exists()
+
+
+def test_tune_takes_shapes_and_every_type(monkeypatch, tmp_path, capsys) -> None:
+    use_the_cpu(monkeypatch)
+    seen = []
+
+    def autotune(args, **options):
+        seen.append(args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cutlass_api.tuning.autotune", autotune)
+    for dtype, of in TYPES.items():
+        with pytest.raises(SystemExit, match="stopped: the results of 0 shapes are stored"):
+            run(monkeypatch, "tune", "--shape", "8,16,24", "--layout", "nt", "--dtype", dtype)
+        A, B, out = seen[-1].A, seen[-1].B, seen[-1].out
+        assert (A.shape, B.shape, out.shape) == ((8, 24), (24, 16), (8, 16))
+        assert (A.stride, B.stride) == ((1, 8), (16, 1))
+        names = [str(operand.element_type) for operand in (A, B, out)]
+        assert names == [of.element, of.element, of.output]
+
+
+def test_types_are_those_of_kernels() -> None:
+    served = {element.name for element in _core.ELEMENT_TYPES if element.accumulators}
+    assert TYPES.keys() == served | {"tf32"}
+
+
+def test_no_shape_that_is_left_is_an_error(gpu, monkeypatch, tmp_path) -> None:
+    grouped = tmp_path / "grouped.json"
+    grouped.write_text('{"experts": {"layout": "tn", "total_m_n_k_groups": [[64, 16, 16, 2]]}}')
+    for command in (["bench", "gemm"], ["tune"]):
+        with pytest.raises(SystemExit, match=r"no shape is left: .*; pass --dtype bfloat16"):
+            run(monkeypatch, *command, "--shapes", grouped)
+        with pytest.raises(SystemExit, match="--layout is of --shape; a table has the layouts"):
+            run(monkeypatch, *command, "--shapes", grouped, "--layout", "tn")
 
 
 def test_gemm_passes_its_limits_on(gpu, monkeypatch) -> None:

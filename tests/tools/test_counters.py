@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from cutlass_api.bench import counters, limits
+from cutlass_api.bench.types import TYPES
 from support.benches import run, use_the_cpu
 
 #: The output of `ncu --csv --page raw --print-units base`, shortened, of a chip without one of the
@@ -77,6 +78,20 @@ def test_counters_are_shown_by_kernel(monkeypatch, capsys, tmp_path, ncu) -> Non
     assert [each["name"] for each in read["kernels"]] == ["rutlass_pack", "rutlass_sm90_gemm_f16"]
     assert read["kernels"][0]["share_of_peak"] is None
     assert read["kernels"][0]["stalls"] == {"long scoreboard": 8.5, "wait": 2}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_type_has_a_share_of_its_peak(monkeypatch, tmp_path, ncu, dtype) -> None:
+    ncu(LOG)
+    path = tmp_path / "counters.json"
+    options = ["--shape", "4096,4096,4096", "--dtype", dtype, "--layout", "tn", "--json", path]
+    run(monkeypatch, "profile", *options)
+    read = json.loads(path.read_text())
+    assert (read["product"]["dtype"], read["product"]["layout"]) == (dtype, "tn")
+    rates = limits.peak_rates()
+    seconds = 130073.6 / rates["clock_hz"]
+    expected = 2 * 4096**3 / seconds / limits.type_peak(rates, dtype)
+    assert read["kernels"][1]["share_of_peak"] == pytest.approx(expected)
 
 
 @pytest.mark.gpu

@@ -12,16 +12,8 @@ def add(commands: Any) -> None:
         "profile", help="what limits a kernel: counters of a GEMM by Nsight Compute (ncu)"
     )
     profile.set_defaults(run=_profile)
-    profile.add_argument(
-        "--shape", type=options.extents, required=True, metavar="M,N,K", help="extents of the GEMM"
-    )
+    options.add_shape(profile)
     options.add_types(profile, several=False)
-    profile.add_argument(
-        "--layout",
-        choices=("tt", "tn", "nt", "nn"),
-        default="tt",
-        help="orders of A and B: t row-major, n column-major",
-    )
     profile.add_argument(
         "--kernel",
         default="",
@@ -38,7 +30,8 @@ def _profile(arguments: argparse.Namespace) -> None:
 
     device = options.device()
     m, n, k = arguments.shape
-    product = counters.Product(m, n, k, arguments.layout, arguments.dtype, arguments.kernel)
+    layout = arguments.layout or "tt"
+    product = counters.Product(m, n, k, layout, arguments.dtype, arguments.kernel)
     try:
         measured = counters.measure(product)
     except RuntimeError as error:

@@ -39,9 +39,9 @@ class Entry:
     group: str = ""
 
 
-def deviation(microseconds: float, quartiles: Sequence[float] | None) -> float | None:
+def deviation(microseconds: float | None, quartiles: Sequence[float] | None) -> float | None:
     """The relative standard deviation of a median over rounds, of normally distributed turns."""
-    if quartiles is None:
+    if microseconds is None or quartiles is None:
         return None
     return 1.2533 * (quartiles[1] - quartiles[0]) / 1.349 / math.sqrt(ROUNDS) / microseconds
 

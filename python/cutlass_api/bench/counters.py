@@ -110,9 +110,8 @@ class Measured:
     def share_of_peak(self, flop: float, dtype: str, rates: limits.Rates) -> float | None:
         """The share of the peak rate that these operations make in the kernel's cycles."""
         cycles = self.values["sm__cycles_elapsed.max"]
-        unit, share = limits.UNITS[dtype]
-        peak = rates["multiprocessors"] * rates[unit] * share
-        return None if not cycles else flop / (cycles * peak)
+        per_cycle = limits.type_peak(rates, dtype) / rates["clock_hz"]
+        return None if not cycles else flop / (cycles * per_cycle)
 
 
 def measure(product: Product) -> list[Measured]:

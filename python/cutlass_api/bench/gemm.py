@@ -23,7 +23,7 @@ import cutlass_api
 from cutlass_api.bench import options, report
 from cutlass_api.bench.base import Bench, Document, Entry, both, deviation
 from cutlass_api.bench.limits import Limits, float32_precision
-from cutlass_api.bench.products import Inputs, Shape, in_type, table
+from cutlass_api.bench.products import Inputs, Shape, in_type
 from cutlass_api.bench.timing import Contest, capture, time_operators
 
 
@@ -31,15 +31,15 @@ from cutlass_api.bench.timing import Contest, capture, time_operators
 class Row:
     """The times of one shape, in microseconds.
 
-    ``first`` is the time of ``kernel``, which `get_kernels` ranks first; ``best`` the time of
-    ``best_kernel``, the fastest of all.
+    ``torch`` is None where torch has no such product. ``first`` is the time of ``kernel``, which
+    `get_kernels` ranks first; ``best`` the time of ``best_kernel``, the fastest of all.
     """
 
     label: str
     dtype: str
     mnk: tuple[int, int, int]
     layout: str
-    torch: float
+    torch: float | None
     first: float
     best: float
     floor: float
@@ -84,8 +84,9 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor, limits: Limi
         if kernel is offered[0] or "simt" not in kernel.metadata.kernel_name or shape.m == 1
     ]
     contest = Contest(kernels, all_args, inputs.stream, pool)
-    contest.methods["torch"] = capture(inputs.stream, inputs.torch_launches())
-    accumulator = getattr(torch, inputs.accumulator)
+    if launches := inputs.torch_launches():
+        contest.methods["torch"] = capture(inputs.stream, launches)
+    accumulator = getattr(torch, inputs.type.accumulator)
     operators = None if shape.groups else time_operators(inputs.sets, inputs.stream, accumulator)
     if operators:
         contest.methods["operators"] = operators
@@ -96,8 +97,8 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor, limits: Limi
         dtype=dtype,
         mnk=(shape.m, shape.n, shape.k),
         layout=shape.layout,
-        torch=contest.methods["torch"].median,
-        floor=limits.floor(dtype, flop, inputs.sets[0][2].itemsize * shape.elements),
+        torch=contest.median("torch"),
+        floor=limits.floor(dtype, flop, sum(operand.nbytes for operand in inputs.sets[0])),
         kernels=len(kernels),
         operators=contest.median("operators"),
         groups=shape.groups,
@@ -130,40 +131,38 @@ class Gemm(Bench[Row]):
         ("first us", "first", ".1f"),
         ("best us", "best", ".1f"),
         ("floor us", "floor", ".1f"),
-        ("torch/first", lambda row: row.torch / row.first, ".3f"),
-        ("torch/best", lambda row: row.torch / row.best, ".3f"),
+        ("torch/first", lambda row: row.torch and row.torch / row.first, ".3f"),
+        ("torch/best", lambda row: row.torch and row.torch / row.best, ".3f"),
         ("TFLOP/s", "tflops", ".0f"),
     )
 
     def add_options(self, command: argparse.ArgumentParser) -> None:
-        command.add_argument(
-            "--shapes",
-            type=options.shapes,
-            metavar="FILE",
-            help="a table of shapes in JSON, such as benchmarks/public_shapes.json",
-        )
+        options.add_shapes(command.add_mutually_exclusive_group())
+        options.add_layout(command)
         options.add_types(command)
 
     def measure(self, arguments: argparse.Namespace, document: Document) -> Iterator[Row]:
-        limits = Limits()
-        for row in measure(arguments.shapes or table(None), arguments.dtype, limits):
+        shapes, limits = options.chosen_shapes(arguments), Limits()
+        for row in measure(shapes, arguments.dtype, limits):
             document["limits"] = limits.entries()
             yield row
 
     def entries(self, document: Document, rows: Sequence[Row]) -> Iterable[Entry]:
         for row in rows:
-            spread = (
-                deviation(getattr(row, of), row.quartiles.get(of)) for of in ("torch", "first")
-            )
+            times = {"torch": row.torch, "first": row.first}
+            spread = (deviation(time, row.quartiles.get(of)) for of, time in times.items())
             yield Entry(row.name, row.first, row.torch, row.torch, both(*spread), row.kernel)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, float]:
         """Geometric means: torch's time over ours, first over best, first over floor."""
         if not rows:
             return {}
-        return {
-            "torch / first": geometric_mean(row.torch / row.first for row in rows),
-            "torch / best": geometric_mean(row.torch / row.best for row in rows),
+        compared = [(row.torch, row) for row in rows if row.torch]
+        ratios = {
+            "torch / first": [torch / row.first for torch, row in compared],
+            "torch / best": [torch / row.best for torch, row in compared],
+        }
+        return {name: geometric_mean(found) for name, found in ratios.items() if found} | {
             "first / best": geometric_mean(row.first / row.best for row in rows),
             "worst first / best": max(row.first / row.best for row in rows),
             "first / floor": geometric_mean(row.first / row.floor for row in rows),
@@ -172,12 +171,13 @@ class Gemm(Bench[Row]):
     def plot(self, path: Path, document: Document, rows: Sequence[Row]) -> None:
         """Plots torch's time over ours: bars for the first kernel, marks for the best."""
         has_types = len({row.dtype for row in rows}) > 1
-        names = [row.name if has_types else row.product for row in rows]
-        places = range(len(rows))
-        first = [row.torch / row.first for row in rows]
-        best = [row.torch / row.best for row in rows]
+        compared = [(row.torch, row) for row in rows if row.torch]
+        names = [row.name if has_types else row.product for _, row in compared]
+        places = range(len(compared))
+        first = [torch / row.first for torch, row in compared]
+        best = [torch / row.best for torch, row in compared]
         ticks = [0.5, 0.7, 1, 1.25, 1.5, 2, 3, 4]
-        with report.figure(path, self.heading(document), (0.22 * len(rows) + 2, 4.8)) as axes:
+        with report.figure(path, self.heading(document), (0.22 * len(names) + 2, 4.8)) as axes:
             axes.bar(places, first, color="#4477aa", label="ranked first")
             axes.plot(places, best, "_", color="#cc3311", markersize=8, label="best kernel")
             axes.axhline(1, color="black", linewidth=0.8)
@@ -185,7 +185,7 @@ class Gemm(Bench[Row]):
             axes.set_yticks(ticks, [str(tick) for tick in ticks])
             axes.minorticks_off()
             axes.set_ylim(min([0.7, *first]) * 0.95, max([1.5, *best]) * 1.05)
-            axes.set_xlim(-1, len(rows))
+            axes.set_xlim(-1, len(names))
             axes.set_xticks(places, names, rotation=90, fontsize=7)
             axes.set_ylabel("torch's time / ours")
             axes.legend(loc="upper left")

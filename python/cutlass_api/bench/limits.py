@@ -14,17 +14,10 @@ from typing import Any
 
 from cutlass_api import _core
 from cutlass_api.bench.timing import ROUNDS, in_turns, repeated
+from cutlass_api.bench.types import TYPES
 
-#: What multiplies each dtype, as `chip_rates` names it, and the share of that rate: tensor cores
-#: multiply tf32 at half the rate of 16 bits.
-UNITS = {
-    "float16": ("tensor_flop_per_clock", 1.0),
-    "bfloat16": ("tensor_flop_per_clock", 1.0),
-    "tf32": ("tensor_flop_per_clock", 0.5),
-    "float32": ("fma_flop_per_clock", 1.0),
-    "float64": ("float64_flop_per_clock", 1.0),
-}
-DTYPES = tuple(UNITS)
+#: The types of which torch multiplies any layout and extents. Their rates are measured.
+DTYPES = ("float16", "bfloat16", "tf32", "float32", "float64")
 #: M, N and K of the product that measures a rate: on tensor cores, and on slower units.
 TENSOR_EXTENT, EXTENT = 8192, 4096
 #: The duration of a turn of products.
@@ -65,6 +58,11 @@ def peak(rates: Rates, unit: str) -> float:
     ``unit``: the key in ``rates`` of what multiplies.
     """
     return rates["multiprocessors"] * rates["clock_hz"] * rates[unit]
+
+
+def type_peak(rates: Rates, dtype: str) -> float:
+    """FLOP/s of all multiprocessors at the highest clock in a type of :data:`TYPES`."""
+    return TYPES[dtype].share * peak(rates, TYPES[dtype].unit)
 
 
 def l2_bytes() -> int:
@@ -118,8 +116,7 @@ def product_rate(dtype: str) -> float:
     import torch
 
     extent = EXTENT if dtype in ("float32", "float64") else TENSOR_EXTENT
-    element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-    a, b = (torch.randn(extent, extent, device="cuda", dtype=element) for _ in range(2))
+    a, b = (TYPES[dtype].random(extent, extent) for _ in range(2))
     timed = repeated(partial(torch.matmul, a, b, out=torch.empty_like(a)), TURN_SECONDS)
     with float32_precision(dtype):
         in_turns({"product": timed}, ROUNDS)
@@ -140,7 +137,10 @@ class Limits:
         return copy_rate()
 
     def product_rate(self, dtype: str) -> float:
-        """FLOP/s that torch's products sustain (`product_rate`)."""
+        """FLOP/s that torch's products sustain (`product_rate`), of other types than
+        :data:`DTYPES` the peak rate."""
+        if dtype not in DTYPES:
+            return type_peak(self.rates, dtype)
         if dtype not in self.product_rates:
             self.product_rates[dtype] = product_rate(dtype)
         return self.product_rates[dtype]
@@ -175,8 +175,7 @@ def cells(limits: Limits) -> list[tuple[str, ...]]:
         ("memory", *(f"{1e-12 * rate:.2f}" for rate in bandwidths), "TB/s"),
     ]
     for dtype, measured in limits.product_rates.items():
-        unit, share = UNITS[dtype]
-        both = share * peak(rates, unit), measured
+        both = type_peak(rates, dtype), measured
         found.append((f"{dtype} products", *(f"{1e-12 * rate:.0f}" for rate in both), "TFLOP/s"))
     return found
 

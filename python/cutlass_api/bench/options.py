@@ -5,9 +5,11 @@ import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cutlass_api import _core
-from cutlass_api.bench.products import Shape, table
+from cutlass_api.bench.products import TABLES, Shape, in_type, table
+from cutlass_api.bench.types import TYPES
 
 
 def add_types(command: argparse.ArgumentParser, several: bool = True) -> None:
@@ -16,10 +18,60 @@ def add_types(command: argparse.ArgumentParser, several: bool = True) -> None:
         "--dtype",
         nargs="+" if several else None,
         type=dtype,
-        choices=("float16", "bfloat16", "tf32", "float32", "float64"),
+        choices=TYPES,
         default=["float16"] if several else "float16",
-        help="type of A, B and the output",
+        metavar="TYPE",
+        help=f"{', '.join(TYPES)}: of A, B and the output (float16). Outputs of float8 are in "
+        "bfloat16, of 8-bit integers in int32",
     )
+
+
+def add_shape(command: argparse.ArgumentParser) -> None:
+    """Adds ``--shape``, the one product of a command, and ``--layout``."""
+    command.add_argument(
+        "--shape", type=extents, required=True, metavar="M,N,K", help="extents of the GEMM"
+    )
+    add_layout(command)
+
+
+def add_layout(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--layout",
+        choices=("tt", "tn", "nt", "nn"),
+        help="orders of A and B of --shape: t row-major, n column-major (tt)",
+    )
+
+
+def add_shapes(group: Any) -> None:
+    """Adds ``--shape`` and ``--shapes``, of which a command takes one: :func:`chosen_shapes`."""
+    group.add_argument("--shape", type=extents, nargs="+", metavar="M,N,K", help="extents of GEMMs")
+    group.add_argument(
+        "--shapes",
+        type=shapes,
+        metavar="TABLE",
+        help=f"a table of shapes: {', '.join(TABLES)}, or a JSON file",
+    )
+
+
+def own_shape(mnk: tuple[int, int, int], layout: str | None) -> Shape:
+    """The product of ``--shape`` and ``--layout``."""
+    return Shape("shape", *mnk, layout or "tt")
+
+
+def chosen_shapes(arguments: argparse.Namespace) -> list[Shape]:
+    """The products of ``--shape`` or ``--shapes``, else of the table ``default``. Exits if
+    ``--dtype`` leaves none, and if ``--layout`` has no ``--shape``."""
+    if arguments.shape:
+        return [own_shape(mnk, arguments.layout) for mnk in arguments.shape]
+    if arguments.layout:
+        raise SystemExit("--layout is of --shape; a table has the layouts of its shapes")
+    found: list[Shape] = arguments.shapes or table("default")
+    if not any(True for dtype in arguments.dtype for _ in in_type(found, dtype)):
+        raise SystemExit(
+            "no shape is left: the table has grouped GEMMs alone, which are measured in bfloat16; "
+            "pass --dtype bfloat16"
+        )
+    return found
 
 
 def add_outputs(benchmark: argparse.ArgumentParser) -> None:
@@ -64,9 +116,9 @@ def plot(name: str) -> Path:
     return output(name)
 
 
-def shapes(name: str) -> list[Shape]:
+def shapes(source: str) -> list[Shape]:
     try:
-        return table(Path(name))
+        return table(source)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -4,12 +4,13 @@ import json
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
-from cutlass_api.bench.limits import sets_beyond_l2
+from cutlass_api.bench.limits import DTYPES, sets_beyond_l2
+from cutlass_api.bench.types import TYPES
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,22 @@ class Shape:
         return self.batch * one
 
 
-def table(path: Path | None) -> list[Shape]:
-    """The shapes in a JSON file, or a built-in table for None.
+#: The tables of this package, a JSON file each.
+FOLDER = Path(__file__).with_name("shapes")
+TABLES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+def table(source: str) -> list[Shape]:
+    """The shapes of a table: the name of one in :data:`TABLES`, or the path of a JSON file.
 
     The file is an object of named groups. A group has a ``layout`` and a list ``mnk`` of products,
     ``lmnk`` of batched products or ``total_m_n_k_groups`` of grouped GEMMs; the last are timed with
     equal and with uneven groups. Strings beside the groups are notes. Raises ValueError if the file
-    has another form.
+    cannot be read or has another form.
     """
+    path = FOLDER / f"{source}.json" if source in TABLES else Path(source)
     try:
-        groups = json.loads(path.read_text()) if path else BUILT_IN
+        groups = json.loads(path.read_text("utf-8"))
         if not isinstance(groups, dict):
             raise ValueError(f"{reprlib.repr(groups)} must be an object of groups by name")
         named = [(label, group) for label, group in groups.items() if not isinstance(group, str)]
@@ -55,9 +62,12 @@ def table(path: Path | None) -> list[Shape]:
         if not shapes:
             raise ValueError("it has no groups; add one with layout and mnk")
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        raise ValueError(
+            f"{source} cannot be read: {error.strerror}; pass a JSON file or the name of a table: "
+            f"{', '.join(TABLES)}"
+        ) from None
     except ValueError as error:
-        raise ValueError(f"{path} is no table of shapes in JSON: {error}") from None
+        raise ValueError(f"{source} is no table of shapes in JSON: {error}") from None
     return shapes
 
 
@@ -100,75 +110,88 @@ def _group(label: str, group: Any) -> list[Shape]:
     return shapes
 
 
-#: The default shapes: squares, a transformer's weights, unaligned rows, deep K, grouped GEMMs.
-BUILT_IN: dict[str, Any] = {
-    "square": {
-        "layout": "tt",
-        "mnk": [[512, 512, 512], [1024, 1024, 1024], [4096, 4096, 4096], [8192, 8192, 8192]],
-    },
-    "weights": {"layout": "tn", "mnk": [[m, 4096, 11008] for m in (1, 16, 64, 256, 1024, 4096)]},
-    "unaligned": {"layout": "tt", "mnk": [[4095, 4097, 4093], [300, 5000, 700]]},
-    "deep k": {"layout": "tt", "mnk": [[128, 128, 16384], [64, 4096, 16384]]},
-    "experts": {
-        "layout": "tn",
-        "total_m_n_k_groups": [[8192, 2048, 1024, 12], [16384, 1408, 2048, 64]],
-    },
-}
-
-
 def in_type(shapes: Iterable[Shape], dtype: str) -> Iterator[Shape]:
     """The shapes to measure in a type: grouped GEMMs in bfloat16 alone."""
     return (shape for shape in shapes if not shape.groups or dtype == "bfloat16")
 
 
 class Inputs:
-    """Sets of operands of one shape. ``sets``: their number; None: together larger than L2."""
+    """Sets of operands of one shape. ``dtype``: a name of :data:`TYPES`. ``sets``: their number;
+    None: together larger than L2."""
 
     def __init__(self, shape: Shape, dtype: str, sets: int | None = None) -> None:
         import torch
 
-        element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+        self.shape, self.type, self.dtype = shape, TYPES[dtype], dtype
+        element = getattr(torch, self.type.element)
         count = sets or sets_beyond_l2(element.itemsize * shape.elements)
 
         def matrix(*extents: int, order: str) -> Any:
             *batch, rows, columns = extents
             if order == "t":
-                return torch.randn(*batch, rows, columns, device="cuda", dtype=element)
-            return torch.randn(*batch, columns, rows, device="cuda", dtype=element).mT
+                return self.type.random(*batch, rows, columns)
+            return self.type.random(*batch, columns, rows).mT
 
-        generator = torch.Generator().manual_seed(0)
-        groups = max(shape.groups, 1)
-        dealt = (
-            torch.randint(groups, (shape.m,), generator=generator)
-            if shape.uneven
-            else torch.arange(shape.m) % groups
-        )
-        self.offsets = (
-            dealt.bincount(minlength=groups).cumsum(0).to(device="cuda", dtype=torch.int32)
-        )
         self.groups = (shape.groups,) if shape.groups else ()
         batch = (shape.batch,) if shape.batch > 1 else ()
-        self.accumulator = "float64" if dtype == "float64" else "float32"
+        output = getattr(torch, self.type.output)
         self.sets = [
             (
                 matrix(*batch, shape.m, shape.k, order=shape.layout[0]),
                 matrix(*batch, *self.groups, shape.k, shape.n, order=shape.layout[1]),
-                torch.empty(*batch, shape.m, shape.n, device="cuda", dtype=element),
+                torch.empty(*batch, shape.m, shape.n, device="cuda", dtype=output),
             )
             for _ in range(count)
         ]
-        self.stream = torch.cuda.Stream()
+
+    @cached_property
+    def stream(self) -> Any:
+        import torch
+
+        return torch.cuda.Stream()
+
+    @cached_property
+    def offsets(self) -> Any:
+        """The offsets of the groups."""
+        import torch
+
+        generator = torch.Generator().manual_seed(0)
+        m, groups = self.shape.m, self.shape.groups
+        dealt = (
+            torch.randint(groups, (m,), generator=generator)
+            if self.shape.uneven
+            else torch.arange(m) % groups
+        )
+        ends = dealt.bincount(minlength=groups).cumsum(0)
+        return ends.to(device="cuda", dtype=torch.int32)
 
     def arguments(self) -> list[Any]:
+        accumulator = self.type.accumulator
         if self.groups:
             return [
-                GroupedGemmArguments(*one_set, "float32", self.offsets) for one_set in self.sets
+                GroupedGemmArguments(*one_set, accumulator, self.offsets) for one_set in self.sets
             ]
-        return [GemmArguments(*one_set, accumulator_type=self.accumulator) for one_set in self.sets]
+        return [GemmArguments(*one_set, accumulator_type=accumulator) for one_set in self.sets]
 
     def torch_launches(self) -> list[Callable[[], Any]]:
+        """A launch of torch's product for each set; none where torch does not multiply them."""
         import torch
 
         if self.groups:
             return [partial(torch._grouped_mm, a, b, offs=self.offsets) for a, b, _ in self.sets]
-        return [partial(torch.matmul, a, b, out=c) for a, b, c in self.sets]
+        product = self.type.torch_product()
+        if self.dtype not in DTYPES:
+            try:
+                product(*self.sets[0])
+            except (RuntimeError, ValueError):
+                return []
+        return [partial(product, *one_set) for one_set in self.sets]
+
+
+def fake_arguments(shape: Shape, dtype: str) -> GemmArguments:
+    """Arguments of a product on a CUDA device, without memory and without a GPU."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        found: GemmArguments = Inputs(shape, dtype, sets=1).arguments()[0]
+    return found
