@@ -1,22 +1,30 @@
 """What users see of compiled kernels and of the installation: PTX, SASS, resources, `python -m
-cutlass_api env`, `kernels` and `--version`.
+cutlass_api env`, `kernels`, `explain` and `--version`.
 """
 
+import argparse
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import cutlass_api
 import pytest
 import stand_in
 import torch
 from cutlass_api import __main__, inspection
+from cutlass_api._tables import ROWS
 from cutlass_api.arguments import GemmArguments
+from cutlass_api.bench import products
 from cutlass_api.bench.gemm import Gemm
-from support.helpers import cuobjdump, fake_gemm
+from cutlass_api.bench.limits import float32_precision
+from cutlass_api.bench.types import TYPES
+from support.helpers import cuobjdump, fake, fake_gemm
+
+ROOT = Path(__file__).parents[2]
 
 
 def run_main(monkeypatch, capsys, *arguments):
@@ -135,21 +143,113 @@ def test_a_wrong_limit_is_refused(monkeypatch, capsys, arguments, limit, message
 
 
 def test_kernels_are_listed_by_patterns(monkeypatch, capsys, tmp_path):
-    options = ["kernels", "sm90", "f16xf16", "_128x256x64*_cluster2x1", "--cc", "90"]
+    options = ["kernels", "sm90", "_f16xf16_f32_f16_", "_128x256x64*_cluster2x1", "--cc", "90"]
     printed = run_main(monkeypatch, capsys, *options, "--json", tmp_path / "kernels.json")
     rows = json.loads((tmp_path / "kernels.json").read_text())
     expected = [
         name
         for name in (each.metadata.kernel_name for each in cutlass_api.get_kernels(cc=90))
-        if name.startswith("sm90_") and "f16xf16" in name
+        if name.startswith("sm90_") and "_f16xf16_f32_f16_" in name
         if "_128x256x64" in name and "_cluster2x1" in name
     ]
     assert [row["kernel"] for row in rows] == expected != []
-    assert printed.startswith(f"{len(expected)} kernels")
+    assert printed.startswith(f"{len(expected)} kernels: {len(expected)} Sm90GemmKernel\n")
     assert all(name in printed for name in expected)
     assert {(row["from"], row["tile"], row["cluster"]) for row in rows} == {
         ("9.0", "128x256x64", "2x1x1")
     }
+    assert "page" not in printed
+
+
+def test_a_long_list_of_kernels_has_pages(monkeypatch, capsys):
+    every = inspection.matching_kernels(["skinny"])
+    names, pages = [], -(-len(every) // ROWS)
+    for page in range(1, pages + 1):
+        printed = run_main(monkeypatch, capsys, "kernels", "skinny", "--page", page)
+        title, _, *lines, last = printed.rstrip("\n").split("\n")
+        assert title == f"{len(every)} kernels: {len(every)} SkinnyGemmKernel"
+        assert last.startswith(f"page {page} of {pages}: ")
+        names += [line.split()[0] for line in lines]
+    assert names == [kernel.metadata.kernel_name for kernel in every]
+    assert run_main(monkeypatch, capsys, "kernels", "skinny").startswith(title)
+    with pytest.raises(SystemExit, match=rf"^--page is 999; {len(every)} kernels have {pages} p"):
+        run_main(monkeypatch, capsys, "kernels", "skinny", "--page", 999)
+    printed = run_main(monkeypatch, capsys, "kernels").splitlines()
+    counts = re.findall(r"(\d+) [A-Z]\w+Kernel", printed[0])
+    assert sum(map(int, counts)) == len(cutlass_api.get_kernels()) and len(printed) == ROWS + 3
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["nosuch"], "no kernel has 'nosuch' in its name; `python -m cutlass_api kernels` lists"),
+        (["sm90", "nosuch", "--cc", "90"], "no kernel for --cc 90 has 'nosuch' in its name"),
+        (["sm90", "skinny"], "no kernel has 'sm90' and 'skinny' in its name"),
+        (["sm90", "--cc", "80"], "no kernel for --cc 80 has 'sm90' in its name"),
+        (["--cc", "70"], "no kernel is for --cc 70; pass 80 or more, such as 90 for an H100"),
+        (["sm90", "--cc", "70"], "no kernel is for --cc 70; pass 80 or more"),
+    ],
+)
+def test_nothing_that_matches_is_an_error(monkeypatch, capsys, tmp_path, options, message):
+    path = tmp_path / "kernels.json"
+    with pytest.raises(SystemExit) as ended:
+        run_main(monkeypatch, capsys, "kernels", *options, "--json", path)
+    # A message as the code is printed to stderr, and the exit status is 1.
+    assert str(ended.value.code).startswith(message) and json.loads(path.read_text()) == []
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_explain_is_a_command_for_every_type(monkeypatch, capsys, dtype):
+    """Also without a GPU. Some family serves each type."""
+    options = ["--shape", "512,384,256", "--layout", "tn", "--dtype", dtype, "--cc", "90"]
+    printed = run_main(monkeypatch, capsys, "explain", *options)
+    element = TYPES[dtype]
+    a, b, out = (
+        fake(*shape, dtype=getattr(torch, name), layout=layout)
+        for shape, name, layout in (
+            ((512, 256), element.element, "t"),
+            ((256, 384), element.element, "n"),
+            ((512, 384), element.output, "t"),
+        )
+    )
+    with float32_precision(dtype):
+        args = GemmArguments(a, b, out, element.accumulator)
+        assert printed == cutlass_api._core.explanation(args, 90) + "\n"
+        first = cutlass_api.get_kernels(args, cc=90)[0].metadata.kernel_name
+    assert re.search(rf"^ +1 .* {first}$", printed, re.MULTILINE)
+
+
+def test_explain_is_for_the_gpu_by_default(monkeypatch, capsys):
+    options = ["explain", "--shape", "64,64,64"]
+    facts = inspection._core.device_facts
+    monkeypatch.setattr(inspection._core, "device_facts", lambda at: ("a GPU", 80, 108, 12080))
+    assert "the kernel runs on 9.0 only" in run_main(monkeypatch, capsys, *options)
+    monkeypatch.setattr(inspection._core, "device_facts", facts)
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit, match=r"^no GPU to explain for .*; pass --cc, 90 for an H"):
+            run_main(monkeypatch, capsys, *options)
+
+
+def commands(parser, name=()):
+    """The parsers of all commands, by name."""
+    yield " ".join(name), parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for key, sub in action.choices.items():
+                yield from commands(sub, (*name, key))
+
+
+def test_help_names_no_file_of_the_checkout():
+    """A wheel has the tables of shapes that `--shapes` names, and no folders of the checkout."""
+    helps = {name: parser.format_help() for name, parser in commands(__main__.parser())}
+    folders = "|".join(each.name for each in ROOT.iterdir() if each.is_dir())
+    for name, text in helps.items():
+        assert not re.findall(rf"(?<![\w./])(?:{folders})/\S+", text), name
+    for name in ("bench gemm", "tune"):
+        listed = re.search(r"a table of shapes: ([\w,\s]+), or a JSON", helps[name])[1]
+        assert {"public", "weak"} < set(re.findall(r"\w+", listed)) == set(products.TABLES)
+    assert products.FOLDER.is_relative_to(Path(cutlass_api.__file__).parent)
 
 
 def test_the_version(monkeypatch, capsys):
@@ -173,7 +273,7 @@ def test_short_names_of_dtypes_on_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "gemm", "--dtype", "fp16", "tf32"])
     __main__.main()
     assert seen == ["float16", "tf32"]
-    for unserved in ("int8", "fp8"):
+    for unserved in ("int4", "fp8"):
         monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "gemm", "--dtype", unserved])
         with pytest.raises(SystemExit):
             __main__.main()

@@ -1,4 +1,4 @@
-"""``env``, ``cache`` and ``kernels``: this machine and installation."""
+"""``env`` and ``cache``: this machine and installation."""
 
 import argparse
 from typing import Any
@@ -24,20 +24,6 @@ def add(commands: Any) -> None:
         "--json", type=options.output, metavar="FILE", help="write the numbers as JSON"
     )
     env.add_argument("--json", type=options.output, metavar="FILE", help="write it as JSON")
-    kernels = commands.add_parser("kernels", help="list the kernels of this package")
-    kernels.set_defaults(run=_kernels)
-    kernels.add_argument(
-        "patterns",
-        nargs="*",
-        metavar="PATTERN",
-        help="what a name must contain, such as sm90, f16xf16 or 128x*pingpong",
-    )
-    kernels.add_argument(
-        "--cc", type=options.positive, help="for this compute capability: 90 for an H100"
-    )
-    kernels.add_argument(
-        "--json", type=options.output, metavar="FILE", help="write the list as JSON"
-    )
 
 
 def _cache(arguments: argparse.Namespace) -> None:
@@ -67,19 +53,6 @@ def _env(arguments: argparse.Namespace) -> None:
     for name, fact in facts.items():
         print(f"{name}: {fact}")
     report.write_json(arguments.json, facts)
-
-
-def _kernels(arguments: argparse.Namespace) -> None:
-    kernels = inspection.matching_kernels(arguments.patterns, arguments.cc)
-    if not kernels:
-        words = [f"contain {' and '.join(arguments.patterns)}"] if arguments.patterns else []
-        words += [f"run on compute capability {arguments.cc}"] if arguments.cc else []
-        listed = "python -m cutlass_api kernels"
-        raise SystemExit(f"no kernels {' and '.join(words)}; `{listed}` lists all")
-    cells = [inspection.kernel_cells(kernel) for kernel in kernels]
-    report.print_cells(f"{len(kernels)} kernels", inspection.HEADER, cells)
-    rows = [dict(zip(inspection.HEADER, line, strict=True)) for line in cells]
-    report.write_json(arguments.json, rows)
 
 
 __all__ = ["add"]
