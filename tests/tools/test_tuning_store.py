@@ -171,7 +171,10 @@ def test_a_fleet_ships_one_file(tmp_path):
     file.write_text(json.dumps(document))
     code, out = command(other, "--import", file)
     assert code == 0 and out.startswith("1 results added\n2 skipped: they lack a field")
-    assert command(other, "--clear") == (0, "")
+    assert command(other, "--clear") == (0, "5 results removed\n")
+    empty = "no results are stored; `tune --shape M,N,K` on a GPU stores some\n"
+    assert command(other, "--list") == (0, empty)
+    assert command(other, "--clear") == (0, "0 results removed\n")
     assert rows_of(other / "tuning.sqlite3") == []
 
 

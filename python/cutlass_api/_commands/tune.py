@@ -15,12 +15,7 @@ def add(commands: Any) -> None:
     )
     tune.set_defaults(run=_tune)
     what = tune.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--shapes",
-        type=options.shapes,
-        metavar="FILE",
-        help="tune a table of shapes in JSON, such as benchmarks/public_shapes.json",
-    )
+    options.add_shapes(what)
     what.add_argument("--list", action="store_true", help="print the stored results")
     what.add_argument(
         "--export", type=options.output, metavar="FILE", help="write the stored results"
@@ -33,6 +28,7 @@ def add(commands: Any) -> None:
         help="merge results that --export wrote into the store",
     )
     what.add_argument("--clear", action="store_true", help="remove all stored results")
+    options.add_layout(tune)
     options.add_types(tune)
     tune.add_argument("--search", choices=("halving", "exhaustive"), default="halving")
     tune.add_argument(
@@ -65,10 +61,13 @@ def _tune(arguments: argparse.Namespace) -> None:
     from cutlass_api import tuning
     from cutlass_api.bench import report
 
-    if arguments.json and not (arguments.shapes or arguments.list):
-        raise SystemExit("--json writes what --shapes measures or --list prints; omit it")
+    measures = bool(arguments.shape or arguments.shapes)
+    if arguments.json and not (measures or arguments.list):
+        raise SystemExit("--json writes what --shape measures or --list prints; omit it")
     if arguments.clear:
+        count = len(tuning.stored_results())
         tuning.clear()
+        print(f"{count} results removed")
     elif arguments.export:
         print(f"{tuning.export_results(arguments.export)} results written to {arguments.export}")
     elif arguments.merge:
@@ -79,6 +78,8 @@ def _tune(arguments: argparse.Namespace) -> None:
     elif arguments.list:
         results = tuning.stored_results()
         report.write_json(arguments.json, [asdict(each) for each in results])
+        if not results:
+            print("no results are stored; `tune --shape M,N,K` on a GPU stores some")
         cells = [(each.key, f"{1e6 * each.seconds:.2f}", each.kernel) for each in results]
         for device in dict.fromkeys(each.device for each in results):
             own = [of for of, each in zip(cells, results, strict=True) if each.device == device]
@@ -88,6 +89,7 @@ def _tune(arguments: argparse.Namespace) -> None:
 
 
 def _tune_shapes(arguments: argparse.Namespace) -> None:
+    shapes = options.chosen_shapes(arguments)
     options.device()
     from cutlass_api.bench import report
     from cutlass_api.bench.limits import float32_precision
@@ -98,7 +100,7 @@ def _tune_shapes(arguments: argparse.Namespace) -> None:
     try:
         for dtype in arguments.dtype:
             with float32_precision(dtype):
-                for shape in in_type(arguments.shapes, dtype):
+                for shape in in_type(shapes, dtype):
                     result = autotune(
                         Inputs(shape, dtype, sets=1).arguments()[0],
                         search=arguments.search,
