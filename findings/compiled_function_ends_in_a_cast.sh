@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# torch.compile of an autograd.Function whose forward ends in a cast to the dtype that the result
-# already has drops its backward: the compiled gradient is zero, without an error or a warning. A
-# cast to another dtype, or the same forward without the cast, keeps the gradient. Torch 2.15 keeps
-# it in all cases.
-# Seen with torch 2.11.0: same dtype 0.0, other dtype 2.0, no cast 2.0; with 2.15.0: 2.0 each.
+# Expected: a cast of a tensor to the dtype that it already has changes nothing, also as the last
+# operation of the forward of a `torch.autograd.Function` under `torch.compile`.
+# True: the compiled function loses its backward: the gradient is zero, without an error or a
+# warning. A cast to another dtype, or no cast, keeps the gradient. Torch 2.15 keeps it in all
+# cases.
+# Seen with: torch 2.11.0: same dtype 0.0, other dtype 2.0, no cast 2.0; with 2.15.0: 2.0 each.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# torch.compile(fullgraph=True) of an autograd.Function with setup_context, whose forward has
-# variable arguments (*others), raises if no argument requires a gradient: forward receives the
-# context as one more argument. With a gradient, and with named arguments, it compiles. Torch 2.15
-# compiles all.
-# Seen with torch 2.11.0: named 2.0, variable an error; with 2.15.0: 2.0 each.
+# Expected: `torch.compile(fullgraph=True)` of a `torch.autograd.Function` with `setup_context`
+# takes a forward with variable arguments (`*others`) as it takes named ones.
+# True: it raises if no argument requires a gradient, because forward receives the context as one
+# more argument. With a gradient, and with named arguments, it compiles. Torch 2.15 compiles all.
+# Seen with: torch 2.11.0: named 2.0, variable an error; with 2.15.0: 2.0 each.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# A custom operator of PyTorch with register_autograd has no rule for forward mode. torch.func.jvp
-# and jacfwd do not refuse it: they return 0 in place of the derivative 12. torch.func.grad raises.
-# Seen with torch 2.15.0 and 2.11.0 on a CPU: "autograd 12.0, jvp 0.0, jacfwd 0.0, grad RuntimeError".
+# Expected: `torch.func.jvp` and `jacfwd` refuse a custom operator of PyTorch that has
+# `register_autograd` and no rule for forward mode.
+# True: they return 0 in place of the derivative 12. `torch.func.grad` raises.
+# Seen with: torch 2.15.0 and 2.11.0 on a CPU: "autograd 12.0, jvp 0.0, jacfwd 0.0, grad
+# RuntimeError".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The view of a DTensor as another dtype has the metadata of the first such view of equal DTensors:
-# after view(float8_e4m3fn), view(int8) has elements of int8, and a spec that says float8_e4m3fn.
-# Sharding rules of custom operators then see the wrong dtype.
-# Seen with torch 2.15.0 and 2.11.0 on a CPU, in a group of one process.
+# Expected: the view of a DTensor as another dtype has the metadata of that dtype.
+# True: it has the metadata of the first such view of equal DTensors: after `view(float8_e4m3fn)`,
+# `view(int8)` has elements of int8, and a spec that says float8_e4m3fn. Sharding rules of custom
+# operators then see the wrong dtype.
+# Seen with: torch 2.15.0 and 2.11.0 on a CPU, in a group of one process.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

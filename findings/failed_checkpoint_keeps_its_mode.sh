@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# If the function of a selective checkpoint raises, its dispatch mode stays active for all later
-# calls of the thread, as long as something holds the exception, as a notebook does. The mode then
-# caches the results of unrelated calls, and calls in inference mode fail.
-# Seen with torch 2.11.0: RuntimeError: Inference tensors do not track version counter. torch 2.15.0
-# ends the mode when the function raises.
+# Expected: the dispatch mode of a selective checkpoint ends when the function of the checkpoint
+# raises.
+# True: it stays active for all later calls of the thread, as long as something holds the exception,
+# as a notebook does. The mode then caches the results of unrelated calls, and calls in inference
+# mode fail. Torch 2.15.0 ends the mode.
+# Seen with: torch 2.11.0: RuntimeError: Inference tensors do not track version counter.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# CPython imports a module on a full disk (here: under a limit of the size of files), and keeps the
-# part of the bytecode that fitted. Once there is room again, each later import of the module raises
-# EOFError until somebody deletes the file. Seen with CPython 3.11.7 and six 1.16.0: "first import
-# succeeds, bytecode of 4096 bytes, second import: EOFError: marshal data too short".
+# Expected: CPython discards the bytecode of a module that it cannot write in full, as on a full
+# disk (here: under a limit of the size of files).
+# True: it imports the module and keeps the part of the bytecode that fitted. Once there is room
+# again, each later import of the module raises EOFError until somebody deletes the file.
+# Seen with: CPython 3.11.7 and six 1.16.0: "first import succeeds, bytecode of 4096 bytes, second
+# import: EOFError: marshal data too short".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The gloo backend of torch.distributed refuses collectives that only move data (broadcast,
-# all_gather) for float8_e4m3fn, float8_e8m0fnu, int16, uint16 and uint32, although it moves uint8,
-# int32 and bfloat16 of the same sizes. Scales of NVFP4 and MXFP4 weights must be viewed as uint8.
-# Seen with torch 2.15.0 on a CPU: each of those raises "Invalid scalar type".
+# Expected: collectives that only move data (`broadcast`, `all_gather`) take every dtype in the gloo
+# backend of `torch.distributed`, which moves uint8, int32 and bfloat16.
+# True: they refuse float8_e4m3fn, float8_e8m0fnu, int16, uint16 and uint32. Scales of NVFP4 and
+# MXFP4 weights must be viewed as uint8.
+# Seen with: torch 2.15.0 on a CPU: each of those raises "Invalid scalar type".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

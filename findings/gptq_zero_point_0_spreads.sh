@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# AutoGPTQ stores zero points minus 1, in 4 bits. QuantLinear.pack does not mask the -1 of a zero
-# point of 0: its ones fill the zero points of the other columns in the word, without an error.
-# AutoGPTQ reads 15 + 1 as 0, so that a zero point of 16 is lost, too. Seen with auto-gptq 0.7.1
-# (its wheels need CPython 3.11 or older), torch 2.15.0 and transformers 5.24.0 on a CPU:
-# "zero point 0 in column 0: stored 0xffffffff, columns 1 to 7 are off by 5; zero point 16: column
-# 0 is off by 16".
+# Expected: `QuantLinear.pack` of AutoGPTQ stores the zero point of each column, minus 1 and in 4
+# bits, beside those of other columns.
+# True: it does not mask the -1 of a zero point of 0: its ones fill the zero points of the other
+# columns in the word, without an error. AutoGPTQ reads 15 + 1 as 0, so that a zero point of 16 is
+# lost, too.
+# Seen with: auto-gptq 0.7.1 (its wheels need CPython 3.11 or older), torch 2.15.0 and transformers
+# 5.24.0 on a CPU: "zero point 0 in column 0: stored 0xffffffff, columns 1 to 7 are off by 5; zero
+# point 16: column 0 is off by 16".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

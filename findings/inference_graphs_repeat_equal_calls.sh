@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A compiled function that calls a custom operator twice with the same tensor runs it twice under
-# torch.no_grad(), although the operator is declared to mutate nothing: layers that quantize one
-# input each, as q, k and v of attention, do so three times. The graph of a training step runs it
-# once in torch 2.11, where AOTAutograd merges equal operations when it separates forward and
-# backward, and twice in 2.15.
-# Seen with torch 2.11.0: training 1, inference 2; with 2.15.0: training 2, inference 2.
+# Expected: a compiled function that calls a custom operator twice with the same tensor runs it
+# once, as the operator is declared to mutate nothing.
+# True: it runs twice under `torch.no_grad()`: layers that quantize one input each, as q, k and v of
+# attention, do so three times. The graph of a training step runs it once in torch 2.11, where
+# AOTAutograd merges equal operations when it separates forward and backward, and twice in 2.15.
+# Seen with: torch 2.11.0: training 1, inference 2; with 2.15.0: training 2, inference 2.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

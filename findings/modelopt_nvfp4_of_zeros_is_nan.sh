@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# ModelOpt quantizes a weight of zeros to NVFP4 with NaN as each scale: the factor of the tensor is
-# 0, and a block's scale 0 / 0. It dequantizes to NaN, without an error. Seen with nvidia-modelopt
-# 0.47.0 and torch 2.15.0 on a CPU: "factor 0.0, scales nan, dequantized nan".
+# Expected: ModelOpt quantizes a weight of zeros to NVFP4 that dequantizes to zeros.
+# True: it dequantizes to NaN, without an error: the factor of the tensor is 0, and the scale of a
+# block is 0 / 0.
+# Seen with: nvidia-modelopt 0.47.0 and torch 2.15.0 on a CPU: "factor 0.0, scales nan, dequantized
+# nan".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# NVRTC 13.2 initializes the first row alone of a local two-dimensional array whose class has
-# default member initializers for all members: the elements of the other rows are 0, in PTX, without
-# a warning. A one-dimensional array, an array that is itself a member, and a class with a
-# constructor are right. ISO C++ initializes every element.
-# Seen with nvidia-cuda-nvrtc 13.2.86, compiled without a GPU: `7` for element [0][0], `0` for
-# [1][0], where the initializer is 7.
+# Expected: default member initializers of a class initialize every element of a local
+# two-dimensional array of it, as ISO C++ says.
+# True: NVRTC 13.2 initializes the first row alone: the elements of the other rows are 0, in PTX,
+# without a warning. A one-dimensional array, an array that is itself a member, and a class with a
+# constructor are right.
+# Seen with: nvidia-cuda-nvrtc 13.2.86, compiled without a GPU: `7` for element `[0][0]`, `0` for
+# `[1][0]`, where the initializer is 7.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Arguments of NVIDIA's cutlass.operators can be copied, but not deeply: copy.deepcopy raises
-# RecursionError, for the arguments and for one operand. So does pickle.loads of what pickle.dumps
-# has accepted. The reason: an operand without attributes, as both make it first, looks up its tensor
-# to find one. dataclasses.replace raises TypeError: `performance` is a field, but no parameter of the
-# constructor.
-# Seen with nvidia-cutlass-operators 0.3.0, nvidia-cutlass-dsl 4.8.1 and torch 2.15.0, without a GPU.
+# Expected: arguments of NVIDIA's `cutlass.operators`, which can be copied, can be copied deeply and
+# pickled, and `dataclasses.replace` replaces a field of them.
+# True: `copy.deepcopy` raises RecursionError, for the arguments and for one operand. So does
+# `pickle.loads` of what `pickle.dumps` has accepted. The reason: an operand without attributes, as
+# both make it first, looks up its tensor to find one. `dataclasses.replace` raises TypeError:
+# `performance` is a field, but no parameter of the constructor.
+# Seen with: nvidia-cutlass-operators 0.3.0, nvidia-cutlass-dsl 4.8.1 and torch 2.15.0, without a
+# GPU.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

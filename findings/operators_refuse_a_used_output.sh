@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# An epilogue of NVIDIA's cutlass.operators may not read its output D again: with D = accum * 2 and
-# E = D + 1, the arguments raise RuntimeError when they are constructed. The same values with a
-# further name in front of D, x = accum * 2, D = x + 0 and E = x + 1, are accepted.
-# Seen with nvidia-cutlass-operators 0.3.0, nvidia-cutlass-dsl 4.8.1 and torch 2.15.0, without a
+# Expected: an epilogue of NVIDIA's `cutlass.operators` may read its output D again, as in D = accum
+# * 2 and E = D + 1.
+# True: the arguments raise RuntimeError when they are constructed. The same values with a further
+# name in front of D, x = accum * 2, D = x + 0 and E = x + 1, are accepted.
+# Seen with: nvidia-cutlass-operators 0.3.0, nvidia-cutlass-dsl 4.8.1 and torch 2.15.0, without a
 # GPU: "On SM90 or higher, D is expected to be a output node with 0 users".
 set -euo pipefail
 folder=$(mktemp -d)

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# In an epilogue of NVIDIA's cutlass.operators, `sum(accum, dim=-1)` is a sum of each row: its output
-# has one element a row. Outputs of one element a column, of one element in all, and of the whole
-# shape are accepted, too, and a search finds as many operators as for the right one: only what does
-# not broadcast is refused. A mistaken `dim` or shape shows in the results alone.
-# Seen with nvidia-cutlass-operators 0.3.0, nvidia-cutlass-dsl 4.8.1 and torch 2.15.0, without a GPU.
+# Expected: in an epilogue of NVIDIA's `cutlass.operators`, the output of `sum(accum, dim=-1)`, a
+# sum of each row, must have one element a row.
+# True: outputs of one element a column, of one element in all, and of the whole shape are accepted,
+# too, and a search finds as many operators as for the right one: only what does not broadcast is
+# refused. A mistaken `dim` or shape shows in the results alone.
+# Seen with: nvidia-cutlass-operators 0.3.0, nvidia-cutlass-dsl 4.8.1 and torch 2.15.0, without a
+# GPU.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# pickle saves tensors of float8_e4m3fn and other dtypes without a typed storage, and cannot load
-# them. copy.deepcopy, torch.save and torch.load work.
-# Seen with torch 2.15.0 and 2.11.0: AttributeError: type object 'torch.storage.UntypedStorage' has
+# Expected: pickle loads a tensor of float8_e4m3fn that it has saved, as `copy.deepcopy`,
+# `torch.save` and `torch.load` do.
+# True: it saves tensors of float8_e4m3fn and other dtypes without a typed storage, and cannot load
+# them.
+# Seen with: torch 2.15.0 and 2.11.0: AttributeError: type object 'torch.storage.UntypedStorage' has
 # no attribute 'dtype'.
 set -euo pipefail
 folder=$(mktemp -d)

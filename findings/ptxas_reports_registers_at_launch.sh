@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# ptxas reports the registers of a thread at the launch, also of a kernel whose warps take more by
-# `setmaxnreg`: 168 for code that uses 230, without a spill. Without the instruction, the same
-# kernel is reported with the same number, and spills.
-# Seen with nvidia-cuda-nvrtc 13.2.86 and nvidia-cuda-nvdisasm 13.5.37, compiled for sm_90a without
+# Expected: ptxas reports the most registers that a thread of a kernel uses.
+# True: it reports those at the launch, also of a kernel whose warps take more by `setmaxnreg`: 168
+# for code that uses 230, without a spill. Without the instruction, the same kernel is reported with
+# the same number, and spills.
+# Seen with: nvidia-cuda-nvrtc 13.2.86 and nvidia-cuda-nvdisasm 13.5.37, compiled for sm_90a without
 # a GPU: "with setmaxnreg: reported 168, used 230, spilled no; without: 168, 166, yes".
 set -euo pipefail
 folder=$(mktemp -d)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# safetensors' save_model, which is made for models whose tensors share memory, refuses two buffers
-# that are disjoint parts of one storage, as the halves of torch.Tensor.split are: "no suitable name
-# to keep". save_file, which refuses tensors that overlap, writes the same state_dict, and load_file
-# returns both parts.
-# Seen with safetensors 0.8.0 and torch 2.15.0: save_file writes, save_model raises RuntimeError.
+# Expected: safetensors' `save_model`, which is made for models whose tensors share memory, writes
+# two buffers that are disjoint parts of one storage, as the halves of `torch.Tensor.split` are.
+# True: it refuses them: "no suitable name to keep". `save_file`, which refuses tensors that
+# overlap, writes the same state_dict, and `load_file` returns both parts.
+# Seen with: safetensors 0.8.0 and torch 2.15.0: `save_file` writes, `save_model` raises
+# RuntimeError.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

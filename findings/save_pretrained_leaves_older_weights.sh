@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# transformers 5.24.0: save_pretrained into a folder that holds an older model leaves one of two
-# files of weights behind. If the older model is one file and the newer one is written in shards,
-# the folder has model.safetensors beside the shards and their index, and from_pretrained reads the
-# older model without a warning.
-# Seen with transformers 5.24.0, torch 2.15.0 and safetensors 0.8.0 on a CPU: the loaded weight is
+# Expected: after `save_pretrained` of transformers into a folder that holds an older model,
+# `from_pretrained` reads the newer one.
+# True: if the older model is one file and the newer one is written in shards, the folder has
+# model.safetensors beside the shards and their index, and `from_pretrained` reads the older model
+# without a warning.
+# Seen with: transformers 5.24.0, torch 2.15.0 and safetensors 0.8.0 on a CPU: the loaded weight is
 # that of the older model.
 set -euo pipefail
 folder=$(mktemp -d)
