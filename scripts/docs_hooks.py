@@ -1,5 +1,7 @@
 """Hooks of MkDocs: pages from outside of docs/, and links that leave docs/.
 
+Pages from outside are Markdown files, the notebooks and the findings.
+
 Links of the pages are those of the repository. A link to a page of the site becomes a link inside
 the site; another file of the repository is linked at `repo_url` (mkdocs.yml), or becomes plain text
 without it.
@@ -7,8 +9,11 @@ without it.
 
 import posixpath
 import re
+from pathlib import Path
 from typing import Any
 
+import findings_page
+import notebook_pages
 from mkdocs.structure.files import File
 
 #: Files of the repository outside of docs/, by their place in the site.
@@ -17,6 +22,7 @@ FROM_REPOSITORY = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
     "security.md": "SECURITY.md",
+    **{notebook_pages.place(path): f"notebooks/{path.name}" for path in notebook_pages.NOTEBOOKS},
 }
 LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<path>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 
@@ -28,7 +34,14 @@ def root(config: Any) -> str:
 def on_files(files: Any, config: Any) -> Any:
     for place, source in FROM_REPOSITORY.items():
         path = posixpath.join(root(config), source)
-        files.append(File.generated(config, place, abs_src_path=path))
+        if not source.endswith(".ipynb"):
+            files.append(File.generated(config, place, abs_src_path=path))
+            continue
+        text, images = notebook_pages.page(Path(path))
+        files.append(File.generated(config, place, content=text))
+        for name, content in images.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
+    files.append(File.generated(config, "findings.md", content=findings_page.page()))
     return files
 
 
