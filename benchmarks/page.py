@@ -38,7 +38,8 @@ def render(document: dict[str, Any], plots: dict[str, str]) -> str:
         "Times of Rutlass beside those of torch, on one GPU. A ratio is the time of torch over "
         "ours, that of the kernel that ranks first: above 1, Rutlass is faster. Sections run in "
         "processes of their own, in which both take turns. The last section lists what is slower "
-        "than torch. `python -m benchmarks all` writes this page, and `benchmarks/README.md` "
+        "than torch. Layouts are those of A and B: `t` row-major, `n` column-major; `tn` is "
+        "`x @ weight.T`. `python -m benchmarks all` writes this page, and `benchmarks/README.md` "
         "describes the columns."
     )
     parts = ["# Benchmarks", _wrapped(intro)]
