@@ -24,6 +24,8 @@ FROM_REPOSITORY = {
     "security.md": "SECURITY.md",
     **{notebook_pages.place(path): f"notebooks/{path.name}" for path in notebook_pages.NOTEBOOKS},
 }
+#: What the home page shows of README.md: the text between two comments, in place of this one.
+RESULTS = "<!-- results of README.md -->"
 LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<path>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -45,7 +47,15 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def results(readme: Path) -> str:
+    """The text between README's two comments, with the links of a page in docs/."""
+    found = readme.read_text("utf-8").split("<!-- results -->")[1]
+    return found.partition("<!-- end of results -->")[0].replace("](docs/", "](").strip()
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    if RESULTS in markdown:
+        markdown = markdown.replace(RESULTS, results(Path(root(config), "README.md")))
     places = {source: place for place, source in FROM_REPOSITORY.items()}
     here = page.file.src_uri
     folder = posixpath.dirname(FROM_REPOSITORY.get(here, f"docs/{here}"))

@@ -15,6 +15,7 @@ import findings_page  # noqa: E402
 import notebook_pages  # noqa: E402
 
 FINDINGS = sorted((ROOT / "findings").iterdir())
+PROJECT = (ROOT / "pyproject.toml").read_text()
 MENU = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
 
 
@@ -106,3 +107,47 @@ def test_a_page_explains_layouts_before_it_names_one(name: str) -> None:
     end = text.find("\n\n", text.find("\n\n", used.end()) + 2)
     before = text[:end]
     assert any(legend in before for legend in ("row-major", *LEGENDS)), f"{name}: {before[-300:]}"
+
+
+BLOCK = re.compile(r"<!-- results -->\n(.*?)<!-- end of results -->", re.DOTALL)
+
+
+def table_rows(text: str) -> list[str]:
+    return re.findall(r"^\| .* \|$", text, re.MULTILINE)
+
+
+def test_results_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """And of the home page, which shows them from README.md: no page has a copy."""
+    (block,) = BLOCK.findall((ROOT / "README.md").read_text())
+    means = table_rows((ROOT / "docs/benchmarks.md").read_text().split("\n| | value |")[0])
+    shown = table_rows(block)
+    assert len(shown) > 10 and [row for row in means if row in shown] and set(shown) <= set(means)
+    assert "![" in block
+    facts = (ROOT / "docs/benchmarks.md").read_text()
+    assert "| NVIDIA H200, " in facts and "| torch | 2.11" in facts, "as the text says"
+    home = (ROOT / "docs/index.md").read_text()
+    assert not set(table_rows(home)) & set(means) and "<!-- results of README.md -->" in home
+
+
+def test_the_home_page_begins_with_what_is_gained() -> None:
+    """The table and the plot come before the first code, which a screen shows without scrolling."""
+    home = (ROOT / "docs/index.md").read_text()
+    code = re.search(r"^```python\n(.*?)^```$", home, CODE)
+    assert home.find("<!-- results of README.md -->") < code.start()
+    assert max(map(len, code[1].splitlines())) <= 60
+    ruled = home.split("## Which function do I call?")[1].split("\n## ")[0]
+    guide = {f"guide/{path.name}" for path in (ROOT / "docs/guide").glob("*.md")}
+    assert guide <= set(re.findall(r"\]\((guide/\w+\.md)[#)\w-]*", ruled)), "a task for each page"
+
+
+def test_the_readme_names_what_a_build_needs_and_ends_with_families() -> None:
+    readme = (ROOT / "README.md").read_text()
+    version = re.search(r'^rust-version = "([\d.]+)"', (ROOT / "Cargo.toml").read_text(), CODE)[1]
+    for name in ("README.md", "CONTRIBUTING.md", "docs/index.md"):
+        assert f"Rust {version}" in (ROOT / name).read_text(), name
+    extras = re.search(r"optional-dependencies\]\n(.*?)\n\[", PROJECT, CODE)[1]
+    users = {"cuda", "models", "bench"}
+    assert users < set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE))
+    assert users == set(re.findall(r"pip install \.\[(\w+)\]", readme))
+    assert re.findall(r"^## (.*)$", readme, re.MULTILINE)[-1] == "Families"
+    assert "tcgen05" in readme.split("\n## ")[0]
