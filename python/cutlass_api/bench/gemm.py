@@ -188,4 +188,4 @@ class Gemm(Bench[Row]):
             axes.set_xlim(-1, len(names))
             axes.set_xticks(places, names, rotation=90, fontsize=7)
             axes.set_ylabel("torch's time / ours")
-            axes.legend(loc="upper left")
+            report.draw_legend(axes)

@@ -7,6 +7,7 @@ and launches. All compute ``out (m, n) = a (m, k) @ b (n, k).T`` for row-major m
 """
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -252,6 +253,10 @@ def shown(extents: Sequence[int]) -> str:
     return "x".join(map(str, extents))
 
 
+#: The ratio of two rates whose labels would touch in a roofline.
+NEAR = 1.4
+
+
 def peaks(rates: limits.Rates) -> dict[str, float]:
     """The peak FLOP per second of a chip at its highest clock, by the unit that multiplies.
 
@@ -279,28 +284,34 @@ def draw_roofline(axes: Any, rates: limits.Rates, rows: Sequence[Row]) -> None:
     highest = max(of_unit.values())
     low, high = 16, 4 * highest / bandwidth
     start = low * bandwidth / 1e12
-    axes.plot([low, highest / bandwidth], [start, highest / 1e12], color="black")
-    axes.annotate(
-        f"memory, {bandwidth / 1e12:.1f} TB/s",
-        (low, start),
-        (8, -4),
-        textcoords="offset points",
-        fontsize=8,
-        va="top",
-    )
-    for name, peak in of_unit.items():
+    memory = f"memory, {bandwidth / 1e12:.1f} TB/s"
+    axes.plot([low, highest / bandwidth], [start, highest / 1e12], color="black", label=memory)
+    near = {"textcoords": "offset points", "va": "bottom", "ha": "right"}
+    for peak in set(of_unit.values()):
         axes.plot([low, high], [peak / 1e12] * 2, color="black", linestyle="--", linewidth=0.8)
-        label = f"{name}, {peak / 1e12:.0f} TFLOP/s"
-        axes.annotate(label, (high, peak / 1e12), fontsize=8, ha="right", va="bottom")
-    points: dict[tuple[float, float], list[str]] = {}
+        names = ", ".join(name for name, of in of_unit.items() if of == peak)
+        label = f"{names}, {peak / 1e12:.0f} TFLOP/s"
+        axes.annotate(label, (high, peak / 1e12), (0, 2), fontsize=8, **near)
+    points: dict[float, list[tuple[float, str]]] = {}
     for at, step in enumerate(STEPS, 1):
         roof = min(limits.peak(rates, step.rate), step.intensity * bandwidth)
         tflops = measured.get(step.name, None if rows else roof / 1e12)
         if tflops is not None:
-            points.setdefault((step.intensity, tflops), []).append(str(at))
-    for point, steps in points.items():
-        axes.plot(*point, "o", color="#4477aa" if rows else "#bbbbbb")
-        axes.annotate(", ".join(steps), point, (5, -3), textcoords="offset points")
+            points.setdefault(step.intensity, []).append((tflops, str(at)))
+    for intensity, steps in points.items():
+        label_at = math.inf
+        for tflops, _ in sorted(steps, reverse=True):
+            axes.plot(intensity, tflops, "o", color="#4477aa" if rows else "#bbbbbb")
+            # Steps that are too near for labels of their own share that of the highest.
+            if label_at > NEAR * tflops:
+                label_at = tflops
+                close = [name for of, name in sorted(steps) if tflops / NEAR <= of <= tflops]
+                is_low = any(tflops < peak / 1e12 < NEAR * tflops for peak in of_unit.values())
+                beside = dict(near, va="top", ha="left") if is_low else near
+                offset = (4, -3) if is_low else (-4, 3)
+                axes.annotate(", ".join(close), (intensity, tflops), offset, **beside)
+    report.draw_legend(axes)
+    axes.margins(y=0.1)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:.0f}")

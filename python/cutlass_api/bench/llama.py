@@ -378,4 +378,4 @@ class Llama(Bench[Row]):
             report.draw_groups(axes, [row.name for row in rows], bars)
             axes.set_yscale("log")
             axes.set_ylabel("microseconds")
-            axes.legend(loc="upper left")
+            report.draw_legend(axes)

@@ -328,7 +328,7 @@ class Model(Bench[Row]):
         ends = ([at - 0.45 for at in places], [at + 0.45 for at in places])
         axes.hlines(limits, *ends, **lines)
         axes.set_ylabel("tokens/s" if is_rate else "microseconds")
-        axes.legend(fontsize=8)
+        report.draw_legend(axes)
 
     def run(self, arguments: argparse.Namespace) -> list[Row]:
         rows = super().run(arguments)

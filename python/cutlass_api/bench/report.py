@@ -56,7 +56,8 @@ def figure(path: Path, title: str, size: tuple[float, float], columns: int = 1) 
     """The axes of a plot, which is written at the end. Needs matplotlib."""
     import matplotlib.pyplot as plt
 
-    drawn, axes = plt.subplots(1, columns, figsize=size, layout="constrained")
+    width = max(size[0], 0.1 * len(title))  # inches, of letters of 12 points
+    drawn, axes = plt.subplots(1, columns, figsize=(width, size[1]), layout="constrained")
     yield axes
     drawn.suptitle(title)
     drawn.savefig(path, dpi=110)
@@ -69,10 +70,17 @@ def draw_bars(
     axis: str,
     form: str = "%.2f",
     color: str | Sequence[str] = "#4477aa",
+    line: float | None = None,
 ) -> None:
-    """Draws horizontal bars, the first at the top. ``axis``: what their lengths are."""
-    drawn = axes.barh(range(len(bars)), [length for _, length in bars], color=color)
-    axes.bar_label(drawn, fmt=form, padding=3, fontsize=8)
+    """Draws horizontal bars, the first at the top. ``axis``: what their lengths are. ``line``:
+    where a vertical line goes, behind which bars that end before it have their labels."""
+    axes.barh(range(len(bars)), [length for _, length in bars], color=color)
+    if line is not None:
+        axes.axvline(line, color="black", linewidth=0.8)
+    for at, (_, length) in enumerate(bars):
+        end = length if line is None else max(length, line)
+        offset = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(form % length, (end, at), fontsize=8, **offset)
     axes.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.15)
@@ -91,8 +99,12 @@ def draw_groups(
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
 
 
+def draw_legend(axes: Any) -> None:
+    """Draws the legend above the frame, where it covers nothing."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, fontsize=8)
+
+
 def write_ratios(path: Path, title: str, ratios: Sequence[tuple[str, float]], axis: str) -> None:
     """Plots ratios by name as bars beside a line at 1. Needs matplotlib."""
     with figure(path, title, (9, 0.25 * len(ratios) + 1.2)) as axes:
-        draw_bars(axes, ratios, axis)
-        axes.axvline(1, color="black", linewidth=0.8)
+        draw_bars(axes, ratios, axis, line=1)
