@@ -14,16 +14,15 @@ sys.path.append(str(ROOT / "scripts"))
 import findings_page  # noqa: E402
 import notebook_pages  # noqa: E402
 
-FINDINGS = sorted((ROOT / "findings").iterdir())
-PROJECT = (ROOT / "pyproject.toml").read_text()
-MENU = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+FINDINGS = sorted((ROOT / "findings").glob("*"))
 
 
 def test_every_page_is_in_the_menu_once() -> None:
+    menu = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     pages |= {notebook_pages.place(path) for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert len(MENU) == len(set(MENU)) and pages < set(MENU)
-    assert "findings.md" in MENU
+    assert len(menu) == len(set(menu)) and pages < set(menu)
+    assert "findings.md" in menu
 
 
 @pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
@@ -145,7 +144,8 @@ def test_the_readme_names_what_a_build_needs_and_ends_with_families() -> None:
     version = re.search(r'^rust-version = "([\d.]+)"', (ROOT / "Cargo.toml").read_text(), CODE)[1]
     for name in ("README.md", "CONTRIBUTING.md", "docs/index.md"):
         assert f"Rust {version}" in (ROOT / name).read_text(), name
-    extras = re.search(r"optional-dependencies\]\n(.*?)\n\[", PROJECT, CODE)[1]
+    project = (ROOT / "pyproject.toml").read_text()
+    extras = re.search(r"optional-dependencies\]\n(.*?)\n\[", project, CODE)[1]
     users = {"cuda", "models", "bench"}
     assert users < set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE))
     assert users == set(re.findall(r"pip install \.\[(\w+)\]", readme))
