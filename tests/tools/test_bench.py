@@ -52,6 +52,11 @@ def test_a_table_has_every_row(capsys, with_rich) -> None:
     assert cells == ["bare 2.00 1.00 a kernel", "run 2.50 1.25", "graph 41.00"]
 
 
+def test_a_table_without_rows_says_so(capsys, with_rich) -> None:
+    report.print_cells("One GEMM", *latency.Latency().table([]))
+    assert capsys.readouterr().out == "One GEMM: no rows\n"
+
+
 def test_a_row_is_one_line(capsys, with_rich) -> None:
     kernel = "sm90_gemm_e4m3xe4m3_f32_bf16_tnt_128x256x128_pingpong_4stages_cluster2x1_packedA"
     row = llama.Row("fp8", 4096, (65536, 4096), 3e4, None, 2e4, 2e4, kernel, kernel, 15.0)

@@ -11,7 +11,11 @@ def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]
     """Prints a table with right-aligned numbers, with rich if it is installed.
 
     A row is one line in full, also if the terminal is narrower or the output is no terminal.
+    Without rows, the title says so.
     """
+    if not cells:
+        print(f"{title}: no rows")
+        return
     numeric = [name != "" and at > 0 for at, name in enumerate(header)]
     try:
         from rich.console import Console
