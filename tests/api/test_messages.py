@@ -1,7 +1,5 @@
 """What errors name: K, classes of arguments, dtypes, and the remedy that helps."""
 
-import subprocess
-import sys
 import traceback
 
 import cutlass_api
@@ -205,17 +203,3 @@ def test_cc_of_operands_on_the_cpu(capsys):
     reference = cutlass_api.get_kernels(args)[0]
     with pytest.raises(ValueError, match="cc = 90 is the compute capability of a GPU, the kernel"):
         reference.estimate(args, cc=90)
-
-
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        (["nosuch"], "no kernels contain nosuch; `python -m cutlass_api kernels` lists all"),
-        (["--cc", "70"], "no kernels run on compute capability 70; "),
-        (["sm90", "--cc", "80"], "no kernels contain sm90 and run on compute capability 80; "),
-    ],
-)
-def test_kernels_that_match_nothing(options, said):
-    command = [sys.executable, "-m", "cutlass_api", "kernels", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith(said)

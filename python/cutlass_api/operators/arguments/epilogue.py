@@ -1,7 +1,7 @@
 """The arguments of an epilogue, and how its tensors are copied."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -229,6 +229,8 @@ class GeneratedEpilogue:
     def __init__(self, epilogue_fn: Callable[..., Any] | str, tensors: dict[str, Any]) -> None:
         self.epilogue_fn = epilogue_fn
         self.tensors = tensors
+        #: The transports by name of the operand, of which PyTorch's class has none.
+        self.transports: dict[str, Load | Store] = {}
 
     @classmethod
     def of(cls, epilogue: Any) -> "GeneratedEpilogue":
@@ -322,7 +324,10 @@ def _detached_epilogue(epilogue: Any) -> GeneratedEpilogue:
         name: value.detached() if isinstance(value, TensorWrapper) else value
         for name, value in epilogue.tensors.items()
     }
-    return GeneratedEpilogue(epilogue.epilogue_fn, tensors)
+    transports = getattr(epilogue, "transports", {}).items()
+    detached = GeneratedEpilogue(epilogue.epilogue_fn, tensors)
+    detached.transports = {name: replace(each, tensor=tensors[name]) for name, each in transports}
+    return detached
 
 
 def _are_same(values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:

@@ -203,7 +203,7 @@ def _fusing(kernels: list[Kernel], epilogue: Any) -> list[Operator]:
     found: list[Operator] = []
     for kernel in kernels:
         remember(kernel, described)
-        found.append(_class_of(kernel).of_kernel(kernel, epilogue))
+        found.append(_class_of(kernel).of_kernel(kernel, described))
     return found
 
 
