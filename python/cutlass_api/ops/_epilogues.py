@@ -1,12 +1,14 @@
 """The epilogues of the operators, as source text."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from cutlass_api._batches import second_factor
 from cutlass_api._core import trace_epilogue
-from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
+from cutlass_api.fusion._sources import GATE_DERIVATIVES as GATE_DERIVATIVES
+from cutlass_api.fusion._sources import PREACTIVATION_DERIVATIVES as PREACTIVATION_DERIVATIVES
+from cutlass_api.fusion._sources import known_activation as known_activation
+from cutlass_api.fusion._sources import linear as linear
 
 #: Sources are lines, as :func:`one_line` says.
 SUM = "def epilogue(accum, input): D = accum + input; return D"
@@ -15,36 +17,6 @@ SCALED_SUM = "def epilogue(accum, input, beta, alpha): D = accum * alpha + input
 BIAS = "def epilogue(accum, bias): D = accum + bias; return D"
 #: Operations of which one float operand makes all operands floats.
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
-#: Activations whose derivative depends on their argument. That of the others is a function of the
-#: output.
-PREACTIVATION_DERIVATIVES = tuple(name for name in ACTIVATIONS if FUNCTIONS[name].reads_argument)
-#: Derivatives of activations, as expressions of the argument ``gate`` and of the result ``value``.
-GATE_DERIVATIVES = {
-    "identity": "1.0",
-    "relu": "where(gate > 0, 1.0, 0.0)",
-    "leaky_relu": "where(gate > 0, 1.0, 0.01)",
-    "sigmoid": "value * (1 - value)",
-    "tanh": "1 - value * value",
-    "silu": "sigmoid(gate) * (1 + gate - value)",
-    "gelu": "0.5 + 0.5 * erf(gate * 0.7071067811865476) "
-    "+ gate * 0.3989422804014327 * exp(-0.5 * gate * gate)",
-    "gelu_tanh": "0.5 + 0.5 * tanh(0.7978845608028654 * gate * (1 + 0.044715 * gate * gate)) "
-    "+ gate * (0.3989422804014327 + 0.05351611220445019 * gate * gate) "
-    "* (1 - square(tanh(0.7978845608028654 * gate * (1 + 0.044715 * gate * gate))))",
-    "hardswish": "where(gate > 3, 1.0, where(gate < -3, 0.0, gate / 3 + 0.5))",
-}
-
-
-@cache
-def linear(activation: str | None, has_bias: bool, returns_preactivation: bool = False) -> str:
-    """D = activation(accum + bias), and the argument of the activation as a second output."""
-    name = known_activation("linear", activation)
-    bias, added = (", bias", " + bias") if has_bias else ("", "")
-    outputs = "D, preactivation" if returns_preactivation else "D"
-    return (
-        f"def epilogue(accum{bias}): preactivation = accum{added}; D = {name}(preactivation); "
-        f"return {outputs}"
-    )
 
 
 def gated(activation: str, *biases: str, returns_sums: bool = False) -> str:
@@ -77,17 +49,6 @@ def clamped_swiglu(limit: float, alpha: float) -> str:
     """The gate of gpt-oss, as an expression for :func:`gated`."""
     gate = f"minimum(gate, {limit})"
     return f"(clamp(up, {-limit}, {limit}) + 1) * {gate} * sigmoid({alpha} * {gate})"
-
-
-def known_activation(operator: str, activation: str | None) -> str:
-    """The name of an activation. Raises ValueError for others."""
-    name = activation or "identity"
-    if name not in ACTIVATIONS:
-        known = ", ".join(sorted(ACTIVATIONS))
-        raise ValueError(
-            f"cutlass_api::{operator}: activation is {activation!r}; pass None or one of {known}"
-        )
-    return name
 
 
 def one_line(source: str) -> str:
