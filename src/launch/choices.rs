@@ -26,6 +26,8 @@ pub struct ChoiceKey {
     options: ProblemOptions,
     /// The position of the kernel that the caller prefers.
     preferred: Option<usize>,
+    /// The bytes of workspace that the kernel may use.
+    most_workspace: u64,
     epilogue: Option<EpilogueKey>,
 }
 
@@ -41,7 +43,12 @@ struct EpilogueKey {
 }
 
 impl ChoiceKey {
-    pub fn new(problem: &Problem, allows_tf32: bool, preferred: Option<usize>) -> ChoiceKey {
+    pub fn new(
+        problem: &Problem,
+        allows_tf32: bool,
+        preferred: Option<usize>,
+        most_workspace: u64,
+    ) -> ChoiceKey {
         ChoiceKey {
             operation: std::mem::discriminant(problem),
             operands: problem.views().into_iter().take(4).map(OperandKey::of).collect(),
@@ -50,6 +57,7 @@ impl ChoiceKey {
             allows_tf32,
             options: problem.options(),
             preferred,
+            most_workspace,
             epilogue: None,
         }
     }
@@ -187,7 +195,7 @@ mod tests {
     fn key(misalignment: u64) -> ChoiceKey {
         let view = View { data: misalignment, rank: 2, ..View::UNREAD };
         let gemm = GemmProblem { a: view, b: view, out: view, ..GemmProblem::UNREAD };
-        let key = ChoiceKey::new(&Problem::Gemm(gemm), false, None);
+        let key = ChoiceKey::new(&Problem::Gemm(gemm), false, None, 0);
         // Of an address, the key has the value modulo 16 only.
         ChoiceKey { preferred: Some(misalignment as usize), ..key }
     }

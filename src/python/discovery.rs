@@ -10,6 +10,7 @@ use pyo3::types::{PyCFunction, PyDict, PyList, PyTuple, PyType};
 
 use super::arguments::{RuntimeArguments, as_arguments};
 use super::kernel;
+use super::options::tf32_allowed;
 use super::support::policy;
 use super::tuning::ranked;
 use super::utils::{ComputeCapability, shown};
@@ -272,7 +273,8 @@ fn built_in(
         return Ok((Vec::new(), None));
     }
     let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
-    let ranked = ranked(py, &problem, target, epilogue, cc.is_none())?.positions;
+    let allows_tf32 = tf32_allowed(py, &problem)?;
+    let ranked = ranked(py, &problem, target, epilogue, allows_tf32, cc.is_none())?.positions;
     let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
     for position in ranked {
         // The epilogue does not affect the policy.

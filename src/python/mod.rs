@@ -3,6 +3,7 @@
 
 mod arguments;
 mod artifact;
+mod choosing;
 mod compilation;
 mod cuda;
 mod cuda_arguments;

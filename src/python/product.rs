@@ -5,6 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use super::choosing::Product;
 use super::dtype::{accumulator_type as parse_accumulator, natural_accumulator};
 use super::fused_operands::{EpilogueOperands, output_values, output_values_of_one};
 use super::host::Interpreter;
@@ -14,20 +15,13 @@ use super::parameter::input_values;
 use super::prologue::PrologueArguments;
 use super::ranges::{self, Range};
 use super::run::run_reference;
-use super::serving::{log_choice, may_record, position_of_name, serving};
+use super::serving::{may_record, position_of_name, serving};
 use super::stream::current_stream;
 use super::trace::trace_epilogue;
-use super::tuning::record;
-use super::utils::set_package_directories;
-use crate::compile;
-use crate::driver;
 use crate::kernel as kernels;
-use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchRequest, choices};
-use crate::operand::{self, DType, DeviceId, OnceValue, Operand, View};
-use crate::problem::{
-    GemmProblem, GroupedGemmProblem, OperandValue, Problem, ProblemOptions, rebind,
-};
-use crate::process::drop_unlocked;
+use crate::launch::choices;
+use crate::operand::{self, DType, OnceValue, Operand, View};
+use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, ProblemOptions};
 
 /// Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The operators
 /// of `torch.ops.cutlass_api` and code that Inductor generates call this function.
@@ -262,46 +256,21 @@ pub fn run(
     let py = tensor.py();
     problem.check()?;
     refuse_fake(problem, epilogue)?;
-    let product = match epilogue {
+    let activations = match epilogue {
         Some(EpilogueOperands { prologue: Some(prologue), .. }) => of_type(prologue, problem),
         _ => None,
     };
-    let allows_tf32 = tf32_allowed(py, product.as_ref().unwrap_or(problem))?;
-    let mut key = ChoiceKey::new(problem, allows_tf32, preferred);
-    if let Some(EpilogueOperands { graph, inputs, outputs, prologue }) = epilogue {
-        key = key.with_epilogue(graph, inputs, outputs);
-        if let Some(prologue) = prologue {
-            key = prologue.with_operands(|operands| key.with_prologue(operands));
-        }
-    }
+    let allows_tf32 = tf32_allowed(py, activations.as_ref().unwrap_or(problem))?;
+    let product = Product { problem, epilogue, allows_tf32, preferred, most_workspace: u64::MAX };
+    let key = product.key();
     let known = choices().get(&key);
     let choice = match known {
         Some(choice) => choice,
-        None => {
-            let choice = choose(tensor, problem, epilogue, allows_tf32, preferred)?;
-            let (choice, dropped) = choices().keep(key, choice);
-            // Each choice frees a CUDA graph.
-            drop_unlocked(dropped);
-            choice
-        }
+        None => product.choose_and_keep(py, key, || may_record(tensor, problem))?,
     };
-    let bound = match (epilogue, choice.epilogue) {
-        (Some(operands), Some(known)) if can_rebind(problem, operands) => {
-            Some(rebind(problem, known, &operands.inputs, &operands.outputs)?)
-        }
-        (Some(operands), _) => Some(operands.fuse(problem)?),
-        (None, _) => None,
-    };
-    let Some(program) = &choice.program else {
+    let bound = product.bind(&choice)?;
+    let Some(request) = product.request(&choice, bound.as_ref()) else {
         return run_reference(py, problem, bound.as_ref());
-    };
-    let request = LaunchRequest {
-        position: choice.position,
-        problem,
-        epilogue: bound.as_ref(),
-        program,
-        last: &choice.last,
-        is_checked: true, // the kernel serves every problem of this key
     };
     let bytes = kernels::at(choice.position).workspace_bytes(problem);
     let workspace = allocate_workspace(tensor, bytes)?;
@@ -339,15 +308,6 @@ fn allocate_workspace<'py>(
     new_empty.call((bytes,), Some(kwargs.bind(py))).map(Some)
 }
 
-/// Whether `rebind` serves the operands: no prologue, no reduction, and no number to check as an
-/// int32.
-fn can_rebind(problem: &Problem, operands: &EpilogueOperands<'_>) -> bool {
-    let has_number = operands.inputs.iter().any(|value| matches!(value, OperandValue::Number(_)));
-    operands.prologue.is_none()
-        && operands.graph.outputs.iter().all(|output| output.fold.is_none())
-        && !(has_number && problem.accumulator().is_integer())
-}
-
 fn refuse_fake(problem: &Problem, epilogue: Option<&EpilogueOperands<'_>>) -> PyResult<()> {
     if problem.views().iter().any(|view| view.fake) {
         let operands = problem.operands();
@@ -368,46 +328,6 @@ fn refuse_fake(problem: &Problem, epilogue: Option<&EpilogueOperands<'_>>) -> Py
         Some(at) => Err(operand::without_memory(&graph.outputs[at].name)),
         None => Ok(()),
     }
-}
-
-/// Chooses the preferred kernel if it serves the problem, else the one that ranks first, and
-/// compiles it. With `CUTLASS_API_TUNE=record`, a problem without results is tuned first.
-fn choose(
-    tensor: &Bound<'_, PyAny>,
-    problem: &Problem,
-    epilogue: Option<&EpilogueOperands<'_>>,
-    allows_tf32: bool,
-    preferred: Option<usize>,
-) -> PyResult<KernelChoice> {
-    let py = tensor.py();
-    let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
-    let epilogue = bound.as_ref().map(|bound| bound.epilogue);
-    let (user_problem, product) = (problem, problem.of_activations(epilogue));
-    let problem = product.as_ref().unwrap_or(problem);
-    let mut ranked = serving(py, problem, epilogue, allows_tf32)?;
-    if ranked.measured == 0 && preferred.is_none() && may_record(tensor, problem)? {
-        let fused = |at: &usize| epilogue.map_or(*at, |epilogue| kernels::fused(*at, epilogue));
-        record(py, user_problem, bound.as_ref(), ranked.positions.iter().map(fused))?;
-        ranked = serving(py, problem, epilogue, allows_tf32)?;
-    }
-    let preferred = preferred.filter(|position| ranked.positions.contains(position));
-    let position = preferred.unwrap_or(ranked.positions[0]);
-    log_choice(problem, epilogue, allows_tf32, &ranked, position);
-    let position = epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue));
-    let last = LastLaunch::default();
-    let DeviceId::Cuda(ordinal) = problem.device() else {
-        return Ok(KernelChoice { position, program: None, epilogue, last });
-    };
-    let device = driver::Device::get(ordinal)?;
-    set_package_directories(py)?;
-    // Load now: the first launch may happen under stream capture.
-    let program = py.detach(|| {
-        let kernel = kernels::at(position);
-        let program = compile::compile(kernel, device.cc)?;
-        program.load(kernel, device)?;
-        Ok::<_, compile::CompileError>(program)
-    })?;
-    Ok(KernelChoice { position, program: Some(program), epilogue, last })
 }
 
 /// Broadcasts both operands to one rank and one batch; a repeated matrix has batch stride 0.

@@ -35,7 +35,7 @@ pub fn serving(
         DeviceId::Cpu => None,
         DeviceId::Cuda(_) => Some(target_of(problem, None)?),
     };
-    let mut ranked = ranked(py, problem, target, epilogue, true)?;
+    let mut ranked = ranked(py, problem, target, epilogue, allows_tf32, true)?;
     if !allows_tf32 {
         ranked.retain(|position| !rounds_to_tf32(position));
     }

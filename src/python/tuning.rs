@@ -32,13 +32,13 @@ pub fn ranked(
     problem: &Problem,
     target: Option<Target>,
     epilogue: Option<&'static Epilogue>,
+    allows_tf32: bool,
     is_of_device: bool,
 ) -> PyResult<Tuned> {
     let product = problem.of_activations(epilogue);
     let problem = product.as_ref().unwrap_or(problem);
     let uses_store = is_of_device && mode()? != Mode::Off;
     let user_keys = if uses_store { user_keys(py, problem)? } else { Vec::new() };
-    let allows_tf32 = tf32_allowed(py, problem)?;
     let tuned = tune::ranked(problem, target, epilogue, allows_tf32, uses_store, &user_keys);
     if tuned.warns {
         warn(py)?;
