@@ -16,6 +16,8 @@ pub mod problem;
 
 pub mod epilogue;
 
+pub mod xla;
+
 pub mod operand;
 
 pub mod driver;

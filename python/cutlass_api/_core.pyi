@@ -1446,6 +1446,38 @@ def kernel_by_name(name: str) -> Kernel:
     has none.
     """
 
+def xla_handlers() -> dict[str, Any]:
+    """The handlers that compute products, as capsules by platform of
+    `jax.ffi.register_ffi_target`. The handler of CUDA also serves the stage `initialize`, in
+    which it compiles.
+    """
+
+def xla_structs() -> list[tuple[str, int, list[tuple[str, int]]]]:
+    """The structs of XLA's interface as the handlers read them: name, size without padding at
+    the end, names and offsets of the fields.
+    """
+
+def xla_workspace(
+    operands: Sequence[tuple[Any, Sequence[int]]],
+    outputs: Sequence[tuple[Any, Sequence[int]]],
+    transposed: tuple[bool, bool],
+    accumulator: Any,
+    epilogue: str,
+    allows_tf32: bool,
+    is_cuda: bool,
+) -> int:
+    """Checks a product of JAX arrays, and returns the bytes of workspace of the kernel that
+    ranks first: 0 on the CPU.
+
+    operands, outputs: dtype and shape of each, in the order of the custom call, without the
+    workspace. transposed: whether the memory of A and of B holds the transposed matrix.
+    epilogue: the source, or "". is_cuda: whether the call runs on a GPU; without one,
+    workspace is counted for a typical chip of compute capability 9.0.
+
+    Raises ValueError if the operands do not fit or no kernel serves them, TypeError for an
+    unknown dtype.
+    """
+
 def launch_graphs() -> int:
     """The number of launches in this process that are promoted to CUDA graphs."""
 

@@ -301,6 +301,12 @@ impl DType {
         Element::TABLE.iter().filter(|row| row.dtype.is_whole()).find(named).map(|row| row.dtype)
     }
 
+    /// The computed type of whole bytes of this code in XLA's FFI.
+    pub fn from_xla(code: u32) -> Option<DType> {
+        let coded = |row: &&Element| row.xla == code && row.dtype.is_whole();
+        Element::TABLE.iter().find(coded).map(|row| row.dtype)
+    }
+
     /// The computed type of less than a byte of this name, as `Operand::packed` reads it.
     pub fn packed(name: &str) -> Option<DType> {
         DType::all()

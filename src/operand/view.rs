@@ -60,6 +60,19 @@ impl View {
         fake: false,
     };
 
+    /// A row-major array at an address. None if it has more than three dimensions.
+    pub fn row_major(dtype: DType, device: DeviceId, data: u64, dims: &[i64]) -> Option<View> {
+        let first = 3usize.checked_sub(dims.len())?;
+        let mut view = View { data, dtype, device, rank: dims.len(), ..View::UNREAD };
+        view.shape[first..].copy_from_slice(dims);
+        let mut step = 1;
+        for dim in (first..3).rev() {
+            view.stride[dim] = if view.shape[dim] == 1 { 0 } else { step };
+            step *= view.shape[dim].max(1);
+        }
+        Some(view)
+    }
+
     /// The tensor's shape at its own rank.
     pub fn user_shape(&self) -> &[i64] {
         &self.shape[3 - self.rank..]

@@ -43,6 +43,7 @@ mod tensors;
 mod trace;
 mod tuning;
 mod utils;
+mod xla;
 
 use pyo3::prelude::*;
 
@@ -94,6 +95,7 @@ mod _core {
             cache_directory, cache_limit, cache_refusal, cache_usage, chip_rates, device_cc,
             device_count, device_facts, header, nvrtc_info, trim_cache,
         },
+        xla::{xla_handlers, xla_structs, xla_workspace},
     };
 
     #[pymodule_init]

@@ -14,13 +14,14 @@ SRC, KERNELS, PYTHON = ROOT / "src", ROOT / "kernels", ROOT / "python"
 MAX_LINES = 500
 #: The folders of src/ from the top: each imports only later ones.
 FLOORS = ["python", "tune", "launch", "compile", "kernel"]
-FLOORS += ["reference", "problem", "epilogue", "operand", "driver", "process"]
+FLOORS += ["reference", "problem", "epilogue", "xla", "operand", "driver", "process"]
 #: The modules of cutlass_api from the top: each imports only those of later floors.
 PYTHON_FLOORS = [
     {"__main__"},
     {"_commands"},
     {"bench"},
     {"transformers"},
+    {"jax"},
     {"inductor", "nn"},
     {"distributed", "quantize"},
     {"ops"},
