@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         tuning,
         weights,
     )
+    from cutlass_api import jax as jax
     from cutlass_api import transformers as transformers
     from cutlass_api.ops import (
         grouped_mm,
@@ -152,8 +153,8 @@ _HOMES = {name: "ops" for name in __all__ if name not in globals() and name not 
 _HOMES |= dict.fromkeys(("autotune", "autotuned"), "tuning")
 if sys.modules.get("torch") is None and find_spec("torch") is None:
     __all__ = [name for name in __all__ if _MODULES.get(_HOMES.get(name, name)) != "torch"]
-#: `import *` does not import transformers, nor replace the user's name of that package.
-_MODULES["transformers"] = "transformers"
+#: `import *` does not import these packages, nor replace the user's names of them.
+_MODULES |= {"jax": "jax", "transformers": "transformers"}
 
 
 def _import_ops() -> None:

@@ -15,7 +15,7 @@ pub use memory::Memory;
 pub use object_cache::ObjectCache;
 pub use once::OnceValue;
 pub use reader::{
-    Operand, current_stream, has_current_stream, is_plain_torch, read, read_into, read_memory,
-    set_c_exchange, uses_c_exchange, without_memory,
+    Operand, current_stream, has_current_stream, is_of_jax, is_plain_torch, read, read_into,
+    read_memory, set_c_exchange, uses_c_exchange, without_memory,
 };
 pub use view::{DeviceId, View};

@@ -369,8 +369,13 @@ fn read_protocol(
     // JAX arrays are immutable, but their export does not set the read-only flag.
     let (known, read_only) = into.dtype_and_read_only();
     *known = dtype.unwrap_or(*known);
-    *read_only |= tensor.get_type().module()?.to_cow()?.starts_with("jax");
+    *read_only |= is_of_jax(tensor)?;
     Ok(())
+}
+
+/// Whether a tensor is an array of JAX, or stands for one in a trace of JAX.
+pub fn is_of_jax(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(tensor.get_type().module()?.to_cow()?.starts_with("jax"))
 }
 
 /// Takes the type of sub-byte elements from the tensor's dtype: torch exports them as bytes.

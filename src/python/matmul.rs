@@ -108,6 +108,12 @@ impl<'py> Call<'_, 'py> {
             None => allocate(a, &gemm.a, &gemm.b, batched, dtype)?,
         };
         operand::read_into("out", &out, &mut gemm.out)?;
+        if gemm.out.read_only && operand::is_of_jax(&out)? {
+            return Err(PyValueError::new_err(
+                "out is read-only, as all arrays of JAX are; omit out, and call \
+                 cutlass_api.jax.matmul",
+            ));
+        }
         if let Some(dtype) = dtype.filter(|dtype| *dtype != gemm.out.dtype) {
             return Err(PyValueError::new_err(format!(
                 "out has dtype {}, but out_dtype is {dtype}; omit out_dtype",
@@ -190,9 +196,17 @@ impl<'py> Call<'_, 'py> {
         }
         // torch exports no DLPack view of a sparse tensor, for example.
         let is_refused = error.is_instance_of::<PyBufferError>(self.a.py());
-        match has_subclass || is_refused && !classes.contains(&TensorClass::Foreign) {
-            true => self.through("cutlass_api.ops"),
-            false => Err(error),
+        if has_subclass || is_refused && !classes.contains(&TensorClass::Foreign) {
+            return self.through("cutlass_api.ops");
+        }
+        // A trace's stand-in has no memory.
+        match operand::is_of_jax(self.a)? || operand::is_of_jax(self.b)? {
+            true if !error.is_instance_of::<PyValueError>(self.a.py()) => {
+                Err(PyTypeError::new_err(
+                    "A or B is traced by JAX and has no memory yet; call cutlass_api.jax.matmul",
+                ))
+            }
+            _ => Err(error),
         }
     }
 
@@ -290,6 +304,10 @@ fn allocate<'py>(
                 }
             })
         }
+        Some("jax" | "jaxlib") => Err(PyTypeError::new_err(
+            "out is missing, and arrays of JAX are immutable; call cutlass_api.jax.matmul, or pass \
+             a writable out",
+        )),
         _ => Err(PyTypeError::new_err(format!(
             "out is needed: a {} is immutable, or of an unknown framework",
             tensor.get_type().name()?

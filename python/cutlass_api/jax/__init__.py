@@ -143,20 +143,25 @@ def _dtype(name: str, dtype: Any) -> str:
 
 
 @partial(jax.jit, static_argnames=("out_dtype", "accumulator_type"), inline=True)
-def _matmul(a: jax.Array, b: jax.Array, **options: str) -> jax.Array:
+def _matmul(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
     is_row, is_column = a.ndim == 1, b.ndim == 1
     a, b = a[None] if is_row else a, b[:, None] if is_column else b
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, *[a.shape[-2]] * (not is_row), *[b.shape[-1]] * (not is_column))
     if prod(b.shape[:-2]) == 1:
         # One matrix B: all rows of A are those of one product.
-        a, b = a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:])
+        a, b = _rows_of(a), b.reshape(b.shape[-2:])
     else:
         count = prod(batch)
         is_one = prod(a.shape[:-2]) == 1
         a = a.reshape(a.shape[-2:]) if is_one else _stack(a, batch, count)
         b = _stack(b, batch, count)
     return product(a, b, **options).reshape(shape)
+
+
+def _rows_of(x: jax.Array) -> jax.Array:
+    """All rows of an array as a matrix."""
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 def _stack(x: jax.Array, batch: tuple[int, ...], count: int) -> jax.Array:
@@ -173,12 +178,12 @@ def _linear(
     if weight.ndim == 1:
         weight = weight[None]
         bias = bias[..., None] if bias is not None and bias.ndim > 0 else bias
-    rows = input.reshape(-1, input.shape[-1])
+    rows = _rows_of(input)
     if bias is not None and prod(bias.shape[:-1]) == 1:
         bias = bias.reshape(bias.shape[-1:])
     elif bias is not None:
         full = (*input.shape[:-1], weight.shape[0])
-        bias = jnp.broadcast_to(bias, full).reshape(len(rows), -1)
+        bias = _rows_of(jnp.broadcast_to(bias, full))
     operands = () if bias is None else (bias,)
     return _layer(activation, False, rows, weight, *operands)[0].reshape(shape)
 
@@ -187,7 +192,7 @@ def _linear(
 def _layer(activation: str, stores: bool, input: Any, weight: Any, *bias: Any) -> list[jax.Array]:
     """``linear`` of a matrix, and the argument of the activation if ``stores``."""
     if activation == "identity" and not bias:
-        return [product(input, weight.T)]
+        return [product(input, weight.T, of_weight=True)]
     source = linear_source(activation, bool(bias), returns_preactivation=stores)
     return fused(input, weight.T, *bias, epilogue=source, outputs=1 + stores)
 
@@ -199,9 +204,9 @@ def _tangents_of_layer(activation: str, stores: bool, primals: Any, tangents: An
     (input, weight, *_), (of_input, of_weight, *of_bias) = primals, tangents
     addends = [jnp.broadcast_to(of, outs[0].shape) for of in of_bias if not _is_zero(of)]
     if not _is_zero(of_input):
-        addends.append(product(of_input, weight.T))
+        addends.append(product(of_input, weight.T, of_weight=True))
     if not _is_zero(of_weight):
-        addends.append(product(input, of_weight.T))
+        addends.append(product(input, of_weight.T, of_weight=True))
     if not addends:
         zeros = [SymbolicZero(jax.typeof(out).to_tangent_aval()) for out in outs]
         return outs[: 1 + stores], zeros[: 1 + stores]

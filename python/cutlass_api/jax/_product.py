@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -35,9 +36,11 @@ fused_p: Any = Primitive("cutlass_api_fused")
 fused_p.multiple_results = True
 
 
-def product(a: Array, b: Array, **options: Any) -> Array:
-    """A @ B, of ranks 2 or 3. The batches of operands of rank 3 agree."""
-    found: Array = product_p.bind(a, b, **(_options(a, b) | options))
+def product(a: Array, b: Array, *, of_weight: bool = False, **options: Any) -> Array:
+    """A @ B, of ranks 2 or 3. The batches of operands of rank 3 agree. ``of_weight``: B is the
+    transpose of a weight, whose gradient is computed as the weight is stored."""
+    options = _options(a, b) | options | {"of_weight": of_weight}
+    found: Array = product_p.bind(a, b, **options)
     return found
 
 
@@ -134,14 +137,20 @@ def _is_transposed(value: Any) -> bool:
 def _lower(
     ctx: Any,
     *operands: Any,
-    is_cuda: bool,
     out_dtype: str,
     epilogue: str = "",
     outputs: int = 1,
+    of_weight: bool = False,
     **options: Any,
 ) -> Any:
+    platforms = {*(ctx.platforms or ctx.module_context.platforms)}
+    if others := platforms - {"cpu", "cuda"}:
+        raise NotImplementedError(
+            f"cutlass_api.jax has no kernels for {', '.join(sorted(others))}; compute on cpu or "
+            "cuda, or call jax.numpy.matmul"
+        )
     transposed = (_is_transposed(operands[0]), _is_transposed(operands[1]))
-    avals = ctx.avals_in, ctx.avals_out
+    avals, is_cuda = (ctx.avals_in, ctx.avals_out), "cuda" in platforms
     workspace = _workspace(*avals, transposed, is_cuda, epilogue=epilogue, **options)
     # XLA keeps results while a command buffer lives, but not memory that a call allocates.
     outs = [*ctx.avals_out, ShapedArray((workspace,), jnp.dtype("uint8"))]
@@ -159,22 +168,20 @@ def _lower(
         epilogue=epilogue,
         **options,
     )
-    return results[:-1]
+    return [*results][:-1]
 
 
 def _run(primitive: Any, *operands: Array, **options: Any) -> Any:
     return primitive.bind(*operands, **options)
 
 
-_STATIC = ("out_dtype", "accumulator_type", "allows_tf32", "epilogue", "outputs")
+_STATIC = ("out_dtype", "accumulator_type", "allows_tf32", "epilogue", "outputs", "of_weight")
 _compiled = jax.jit(_run, static_argnums=0, static_argnames=_STATIC)
 
 for _primitive in (product_p, fused_p):
     _primitive.def_impl(partial(_compiled, _primitive))
-    for _platform, _is_cuda in (("cpu", False), ("cuda", True)):
-        _rule = partial(_lower, is_cuda=_is_cuda)
-        # Cached rules do not see what precedes the call.
-        mlir.register_lowering(_primitive, _rule, platform=_platform, cacheable=False)
+    # Cached rules do not see what precedes the call.
+    mlir.register_lowering(_primitive, _lower, cacheable=False)
 
 
 # ---- derivatives ---------------------------------------------------------------------------------
@@ -203,11 +210,13 @@ def _gradient_of_a(ct: Array, a: Any, b: Array, **_: Any) -> Array:
     return _gradient(ct, _swap(b), a.aval).astype(a.aval.dtype)
 
 
-def _gradient_of_b(ct: Array, a: Array, b: Any, **_: Any) -> Array:
+def _gradient_of_b(ct: Array, a: Array, b: Any, *, of_weight: bool, **_: Any) -> Array:
     ct, a = _alike(ct, a)
     if b.aval.ndim == 2 and a.ndim == 3:
         # The sum over the batch is one over all rows.
-        a, ct = (each.reshape(-1, each.shape[-1]) for each in (a, ct))
+        a, ct = (each.reshape(prod(each.shape[:-1]), each.shape[-1]) for each in (a, ct))
+    if of_weight:
+        return _swap(_gradient(_swap(ct), a, b.aval)).astype(b.aval.dtype)
     return _gradient(_swap(a), ct, b.aval).astype(b.aval.dtype)
 
 
@@ -222,6 +231,10 @@ def _batch(primitive: Any, operands: Any, dims: Any, **options: Any) -> Any:
     """A batch of products. A factor that is not mapped is read in place by all of them."""
     is_mapped = [dim is not None for dim in dims]
     size = next(x.shape[at] for x, at in zip(operands, dims, strict=True) if at is not None)
+    if not any(is_mapped[:2]):
+        # Operands of the epilogue alone are mapped.
+        operands = [jnp.broadcast_to(operands[0], (size, *operands[0].shape)), *operands[1:]]
+        is_mapped[0], dims = True, [0, *dims[1:]]
     a, b, *others = (
         x if at is None else jnp.moveaxis(x, at, 0) for x, at in zip(operands, dims, strict=True)
     )
@@ -262,7 +275,7 @@ def _flat(x: Array, is_mapped: bool, size: int, batch: int) -> Array:
         x = x.reshape(size, 1, *[1] * (3 - x.ndim), *x.shape[1:])
     elif not is_mapped:
         x = x[None]
-    return jnp.broadcast_to(x, (size, batch, *x.shape[2:])).reshape(-1, *x.shape[2:])
+    return jnp.broadcast_to(x, (size, batch, *x.shape[2:])).reshape(size * batch, *x.shape[2:])
 
 
 def _bind(primitive: Any, *operands: Array, **options: Any) -> list[Array]:
