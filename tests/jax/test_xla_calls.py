@@ -59,7 +59,7 @@ def test_the_version_is_the_headers():
 @pytest.mark.parametrize("platform, traits", [("cpu", 0), ("CUDA", 1)])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3, 99])
 def test_metadata_is_answered_before_anything_else_is_read(platform, traits, stage):
-    """XLA asks without an API, a context or arguments; only GPUs have command buffers."""
+    """The query has no API, context or arguments; only GPUs have command buffers."""
     assert query(platform, stage=stage, struct_size=0).traits == traits
 
 

@@ -12,6 +12,7 @@ import torch
 from cutlass_api.bench import (
     experts,
     gemm,
+    jax,
     ladder,
     latency,
     limits,
@@ -160,6 +161,7 @@ def results() -> dict[str, dict]:
         "experts": of(mixtures, copy_rate=1e12),
         "model": of(MODELS[:1]),
         "quantize": of(quantized, copy_rate=1e12),
+        "jax": of([jax.Row("a product", 10.0, 12.0, (9.0, 11.0), (11.0, 13.0))], jax="0.10.2"),
         "compile": of(models),
         "tensor_parallel": of(split, ranks=2, extents=(32, 64)),
     }

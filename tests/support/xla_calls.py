@@ -74,7 +74,7 @@ def handler(platform: str) -> Any:
 
 
 def query(platform: str, **values: Any) -> Any:
-    """The metadata of a handler, as XLA asks for it; `values` are fields of the frame."""
+    """The metadata of a handler, by the query that XLA makes; `values`: fields of the frame."""
     metadata = make("Metadata", api_version=make("Api_Version"), traits=99)
     extension = make("Metadata_Extension", metadata=ctypes.addressof(metadata))
     extension.extension_base = make("Extension_Base", type=1)

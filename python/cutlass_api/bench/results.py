@@ -9,6 +9,7 @@ from typing import Any
 from cutlass_api.bench.base import Bench, Cells, Document, Entry
 from cutlass_api.bench.experts import Experts
 from cutlass_api.bench.gemm import Gemm
+from cutlass_api.bench.jax import Jax
 from cutlass_api.bench.ladder import Ladder
 from cutlass_api.bench.latency import Latency
 from cutlass_api.bench.llama import Llama
@@ -17,7 +18,7 @@ from cutlass_api.bench.quantize import Quantize
 
 #: The commands of `bench` are made from these, and so is what reads their files.
 BENCHES: tuple[Bench[Any], ...] = (
-    *(Latency(), Gemm(), Ladder(), Llama(), Experts(), Model(), Quantize()),
+    *(Latency(), Gemm(), Ladder(), Llama(), Experts(), Model(), Quantize(), Jax()),
 )
 
 
