@@ -91,6 +91,9 @@ __all__ = [
     "tuning_mode",
     "tuning_results",
     "watch_torch_profiler",
+    "xla_handlers",
+    "xla_structs",
+    "xla_workspace",
 ]
 
 @final

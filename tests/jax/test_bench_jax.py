@@ -15,7 +15,8 @@ def test_both_functions_compute_the_same_and_take_turns(monkeypatch, capsys, tmp
     monkeypatch.setattr(bench, "CALLS", 2)
     monkeypatch.setattr(bench, "ROUNDS", 3)
     for _, (ours, theirs), arguments in bench.functions():
-        assert abs(ours(*arguments) - theirs(*arguments)).max() < 1e-3 * theirs(*arguments).max()
+        expected = theirs(*arguments)
+        assert abs(ours(*arguments) - expected).max() < 5e-3 * abs(expected).max()
     run(monkeypatch, "bench", "jax", "--json", tmp_path / "jax.json")
     document = json.loads((tmp_path / "jax.json").read_text())
     assert document["jax"] and len(document["rows"]) == 2

@@ -46,8 +46,9 @@ def functions() -> Iterator[tuple[str, Sequence[Callable[..., Any]], Sequence[An
 
     from cutlass_api.jax import linear, matmul
 
-    def random(*shape: int) -> Any:
-        return jax.random.normal(jax.random.key(len(shape)), shape, jnp.float16) / 64
+    def random(rows: int, depth: int) -> Any:
+        """Values whose products have a variance near 1."""
+        return jax.random.normal(jax.random.key(rows), (rows, depth), jnp.float16) / depth**0.5
 
     square = random(EXTENT, EXTENT)
     yield f"{EXTENT} x {EXTENT} x {EXTENT}", (matmul, jnp.dot), (square, square)
@@ -61,7 +62,7 @@ def functions() -> Iterator[tuple[str, Sequence[Callable[..., Any]], Sequence[An
     rows, outer, inner = MLP
     weights = random(inner, outer), random(inner, outer), random(outer, inner)
     name = f"gated MLP of {outer} x {inner}, {rows} rows"
-    yield name, (ours, theirs), (random(rows, outer), *weights)
+    yield name, (ours, theirs), (outer**0.5 * random(rows, outer), *weights)
 
 
 def measure() -> Iterator[Row]:
