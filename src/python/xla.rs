@@ -33,8 +33,7 @@ struct XlaProduct {
 
 impl XlaProduct {
     /// The views are row-major. `transposed`: whether the memory of A and of B holds the transposed
-    /// matrices.
-    /// `epilogue`: the source, or "" for the product alone.
+    /// matrices. `epilogue`: the source, or "" for the product alone.
     fn new(
         mut operands: Vec<View>,
         outputs: Vec<View>,
@@ -214,13 +213,19 @@ pub fn xla_handlers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(handlers)
 }
 
+/// Names of fields, and their offsets.
+type Fields = Vec<(&'static str, usize)>;
+
 /// The structs of XLA's interface as the handlers read them: name, size without padding at the end,
 /// names and offsets of the fields.
 #[pyfunction]
-pub fn xla_structs() -> Vec<(&'static str, usize, Vec<(&'static str, usize)>)> {
+pub fn xla_structs() -> Vec<(&'static str, usize, Fields)> {
     let of = |layout: xla::Layout| (layout.name, layout.size, layout.fields);
     xla::layouts().into_iter().map(of).collect()
 }
+
+/// The dtype and shape of an array.
+type Described<'py> = (Bound<'py, PyAny>, Vec<i64>);
 
 /// Checks a product of JAX arrays, and returns the bytes of workspace of the kernel that ranks
 /// first: 0 on the CPU.
@@ -233,11 +238,11 @@ pub fn xla_structs() -> Vec<(&'static str, usize, Vec<(&'static str, usize)>)> {
 /// Raises ValueError if the operands do not fit or no kernel serves them, TypeError for an unknown
 /// dtype.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)]
+#[allow(clippy::too_many_arguments)]
 pub fn xla_workspace(
     py: Python<'_>,
-    operands: Vec<(Bound<'_, PyAny>, Vec<i64>)>,
-    outputs: Vec<(Bound<'_, PyAny>, Vec<i64>)>,
+    operands: Vec<Described<'_>>,
+    outputs: Vec<Described<'_>>,
     transposed: [bool; 2],
     accumulator: &Bound<'_, PyAny>,
     epilogue: &str,
@@ -245,7 +250,7 @@ pub fn xla_workspace(
     is_cuda: bool,
 ) -> PyResult<u64> {
     let device = if is_cuda { DeviceId::Cuda(0) } else { DeviceId::Cpu };
-    let view = |(object, shape): &(Bound<'_, PyAny>, Vec<i64>)| {
+    let view = |(object, shape): &Described<'_>| {
         let view = View::row_major(dtype::parse(object)?, device, 0, shape);
         let view = view.ok_or_else(|| PyValueError::new_err("an operand has more than rank 3"))?;
         Ok(View { fake: true, ..view })

@@ -118,15 +118,13 @@ fused_p.def_abstract_eval(_fused_types)
 
 
 def _is_transposed(value: Any) -> bool:
-    """Whether a matrix of a program, or a batch, is the transpose of another one. XLA then need
-    not copy: the call reads the other one's memory."""
+    """Whether a matrix of a program, or a batch, is the transpose of another one, whose memory the
+    call can read. The answer decides where XLA copies, not what is computed."""
     is_transposed = False
     while not isinstance(value.owner, mlir.ir.Block):
         operation: Any = value.owner.opview
         if operation.OPERATION_NAME == "stablehlo.transpose":
-            *batch, rows, columns = operation.permutation
-            if batch != [*range(len(batch))]:
-                break
+            *_, rows, columns = operation.permutation
             is_transposed ^= rows > columns
         elif operation.OPERATION_NAME != "stablehlo.convert":
             break
