@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# A primitive of JAX whose lowering rules are per platform and not cached (cacheable=False) cannot
-# be exported for two platforms: TypeError from inside JAX. Cached rules can, and so can one rule
-# for all platforms. A cached rule does not see which operation made its operand.
-# Seen with jax 0.10.2 on a CPU: "can only concatenate list (not "tuple") to list".
+# Expected: a primitive of JAX with a lowering rule for each platform is exported for two platforms,
+# whether its rules are cached or not.
+# True: with rules that are not cached (cacheable=False), export raises TypeError inside JAX. Cached
+# rules, and one rule for all platforms, are exported. A cached rule does not see which operation
+# made its operand.
+# Seen with: jax 0.10.2 on a CPU: "can only concatenate list (not "tuple") to list".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -18,6 +18,7 @@ ACTIVATIONS = {
     "tanh": np.tanh,
     "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu": lambda x: 0.5 * x * (1 + np.array(jax.scipy.special.erf(x * 0.5**0.5))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))),
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     None: lambda x: x,
 }

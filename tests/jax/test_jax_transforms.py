@@ -17,6 +17,7 @@ ACTIVATIONS = {
     "tanh": jnp.tanh,
     "silu": jax.nn.silu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": jax.nn.gelu,
     "hardswish": jax.nn.hard_swish,
     "identity": lambda x: x,
 }

@@ -225,7 +225,8 @@ def _is_zero(tangent: Any) -> bool:
 def _derivative(activation: str, value: jax.Array, gate: jax.Array) -> jax.Array:
     """The derivative of an activation, in float32 or wider, from its result and its argument."""
     dtype = jnp.promote_types(value.dtype, jnp.float32)
-    functions = {"where": jnp.where, "exp": jnp.exp, "erf": jax.lax.erf, "sigmoid": jax.nn.sigmoid}
+    functions = {name: getattr(jnp, name) for name in ("where", "exp", "square", "tanh")}
+    functions |= {"erf": jax.lax.erf, "sigmoid": jax.nn.sigmoid}
     values = {"value": value.astype(dtype), "gate": gate.astype(dtype)}
     # An expression of this package's own.
     found: jax.Array = eval(GATE_DERIVATIVES[activation], functions | values)
