@@ -72,9 +72,10 @@ def _quantize(
     # The rank of a proxy of torch.fx is unknown, and the operator refuses rank 0.
     is_matrix = not isinstance(input, Tensor) or input.dim() in (0, 2)
     rows = input if is_matrix else rows_of(input)
-    values, *others = OPS.quantize(rows, dtype, scales.block(is_a), scales.is_swizzled)
+    found: tuple[Tensor, ...] = OPS.quantize(rows, dtype, scales.block(is_a), scales.is_swizzled)
     if is_matrix:
-        return (values, *others)
+        return found
+    values, *others = found
     if is_a and scales.extent == 1 and not scales.is_swizzled:
         others = [each.reshape(*input.shape[:-1], each.shape[-1]) for each in others]
     return (values.reshape(input.shape), *others)

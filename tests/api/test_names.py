@@ -8,8 +8,8 @@ import pytest
 from support import ROOT
 from support.helpers import run_python
 
-#: What no name of the package stands for: it needs transformers, whose name it would replace.
-APART = {"transformers"}
+#: What `import *` leaves out: names of packages, which it would replace.
+APART = {"jax", "transformers"}
 
 
 def public(names):

@@ -30,7 +30,11 @@ def layers(a, up, down, activation, interleaved, up_bias, down_bias):
     def layer(group, rows):
         sums = round(rows @ up[group] + up_bias[group])
         gate, other = gate_and_up(sums, interleaved)
-        value = round(getattr(torch.nn.functional, activation)(gate) * other)
+        if activation == "gelu_tanh":
+            acted = torch.nn.functional.gelu(gate, approximate="tanh")
+        else:
+            acted = getattr(torch.nn.functional, activation)(gate)
+        value = round(acted * other)
         return value @ down[group] + down_bias[group]
 
     return torch.cat([layer(0, a[:4]), layer(2, a[4:ROWS])])

@@ -199,12 +199,12 @@ REFUSALS = {
     # Batches.
     r"int8_mm: scale_a has shape \[2, 4, 1\]; .*of shape \[4, 1\], for all products or behind a "
     "dimension of 3": lambda: int8_mm(A.expand(3, 4, 8), B, ROWS.expand(2, 4, 1)),
-    r"scaled_mm: A has shape \[1, 1, 4, 8\] and B \[8, 6\]; pass tensors of rank 2 or 3": lambda: (
-        scaled_mm(A8[None, None], B8, ONE, ONE)
-    ),
-    r"mixed_mm: A has shape \[8\] and B": lambda: mixed_mm(A[0].half(), B),
-    r"int_mm: A has shape \[8\] and B": lambda: int8_mm(A[0], B),
-    r"int8_mm: A has shape \[8\] and B": lambda: int8_mm(A[0], B, ONE),
+    r"scaled_mm: A has shape \[\] and B": lambda: scaled_mm(A8[0, 0], B8, ONE, ONE),
+    r"int8_mm: A has shape \[\] and B": lambda: int8_mm(A[0, 0], B, ONE),
+    r"mixed_mm: A has shape \[4, 8\] and B \[\]": lambda: mixed_mm(A.half(), B[0, 0], ONE),
+    r"mixed_mm: A has shape \[4, 8\] and B \[8\]": lambda: mixed_mm(A.half(), B[:, 0]),
+    r"int_mm: A has shape \[4, 8\] and B \[8\]": lambda: int8_mm(A, B[:, 0]),
+    r"int8_mm: A has shape \[4, 8\] and B \[8\]": lambda: int8_mm(A, B[:, 0], ONE),
     "int_mm: dimension L differs": lambda: int8_mm(A.expand(3, 4, 8), B.expand(2, 8, 6)),
     "mixed_mm: A is torch.float8_e4m3fn": lambda: mixed_mm(A8, B),
     r"mixed_mm: scale has shape \[2, 6\]; pass one factor, .*each column, of shape \[6\] or "

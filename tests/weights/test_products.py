@@ -136,12 +136,15 @@ def test_other_activations_find_no_kernel(dtype):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: torch.empty(64, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "pass B"),
+        (lambda: torch.empty(64, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "cast B"),
         (
             lambda: torch.empty(64, 4, dtype=torch.uint4),
-            "pass B as a weight of cutlass_api.weights",
+            "as B, in a weight of cutlass_api.weights: pass one or cast B",
         ),
-        (lambda: numpy.zeros((64, 4), dtype=ml_dtypes.int4), r"B has dtype int4, .*weights.pack"),
+        (
+            lambda: numpy.zeros((64, 4), dtype=ml_dtypes.int4),
+            r"B has dtype int4, .*weight of cutlass_api",
+        ),
         (
             lambda: numpy.zeros((64, 4), dtype=ml_dtypes.float4_e2m1fn),
             r"float4_e2m1fn, one element",

@@ -81,7 +81,7 @@ def scaled_mm(
         options = (scale_result, out_dtype, use_fast_accum, name)
         return OPS.scaled_mm(a, b, scale_a, scale_b, bias, *options)
 
-    rows = of_rows(of_float8(scale_a.dtype), a.shape[-1])
+    rows = of_rows(of_float8(scale_a.dtype), a)
     return of_any_rank(product, a, b, (scale_a, rows), (scale_b, of_columns), (bias, of_columns))
 
 
@@ -173,7 +173,7 @@ def int8_mm(
         return scaled_integers(a, b, *others, out_dtype=out_dtype, activation=name)
 
     return of_any_rank(
-        *(product, a, b, (scale_a, of_rows(OF_INTEGERS, a.shape[-1])), (scale_b, of_columns)),
+        *(product, a, b, (scale_a, of_rows(OF_INTEGERS, a)), (scale_b, of_columns)),
         *((bias, of_columns), (zero_point, of_columns)),
     )
 
@@ -243,5 +243,5 @@ def mixed_mm(
     def product(a: Tensor, b: Tensor, scale: Any, zero_point: Any, bias: Any) -> Tensor:
         return OPS.mixed_mm(a, b, scale, zero_point, bias, name, out_dtype=out_dtype)
 
-    fits = of_integers(a, b.shape[-1])
+    fits = of_integers(a, b)
     return of_any_rank(product, a, b, (scale, fits), (zero_point, fits), (bias, of_columns))

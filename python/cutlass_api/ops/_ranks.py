@@ -52,17 +52,17 @@ def of_columns(tensor: Tensor, rows: int) -> bool:
     return True
 
 
-def of_rows(served: Sequence[Scales], depth: int) -> Fits:
-    """Scales of A (rows, depth) that are served."""
-    return lambda tensor, rows: find(served, tensor, None, rows, depth, True) is not None
+def of_rows(served: Sequence[Scales], a: Tensor) -> Fits:
+    """Scales of the rows of ``a`` that are served."""
+    return lambda tensor, rows: find(served, tensor, None, rows, a.shape[-1], True) is not None
 
 
-def of_integers(a: Tensor, n: int) -> Fits:
+def of_integers(a: Tensor, b: Tensor) -> Fits:
     """Scales and zero points of ``mixed_mm``: of the columns of ``b``, or of groups along K."""
 
     def fits(tensor: Tensor, rows: int) -> bool:
         if a.dtype not in INT8 or tensor.dim() == 1 or tensor.shape[0] == 1:
-            return bool(tensor.shape[-1] == n)
+            return bool(tensor.shape[-1] == b.shape[-1])
         return bool(tensor.shape[0] == rows)
 
     return fits
