@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import stub_docstrings
 
 PACKAGE = Path(cutlass_api.__file__).parent
-#: mypy's settings, by which it does not read the sources of torch.
+#: mypy's settings, by which it does not read the sources of torch, and the cache that lints fill.
 SETTINGS = Path(__file__).parents[2] / "pyproject.toml"
+CACHE = SETTINGS.parent / ".mypy_cache"
 pytest.importorskip("mypy")
 
 
@@ -58,6 +59,7 @@ def test_a_users_program_is_checked_against_the_types(tmp_path):
     program = inspect.cleandoc(program)
     (tmp_path / "program.py").write_text(program)
     command = [sys.executable, "-m", "mypy", "--config-file", str(SETTINGS), "program.py"]
+    command += ["--cache-dir", str(CACHE)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     errors = {}
     for line in filter(lambda line: ": error:" in line, done.stdout.splitlines()):
