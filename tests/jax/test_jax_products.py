@@ -22,6 +22,7 @@ ACTIVATIONS = {
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     None: lambda x: x,
 }
+ACTIVATIONS["swish"], ACTIVATIONS["gelu_new"] = ACTIVATIONS["silu"], ACTIVATIONS["gelu_tanh"]
 
 
 def random(*shape, dtype="float32"):

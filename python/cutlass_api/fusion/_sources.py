@@ -4,6 +4,12 @@ from functools import cache
 
 from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
 
+#: Activations by name: the spellings of the table, and names in configurations of transformers.
+SPELLINGS = {
+    **{spelling: name for name in ACTIVATIONS for spelling in FUNCTIONS[name].names},
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
+    **{"hard_swish": "hardswish", "linear": "identity"},
+}
 #: Activations whose derivative depends on their argument. That of the others is a function of the
 #: output.
 PREACTIVATION_DERIVATIVES = tuple(name for name in ACTIVATIONS if FUNCTIONS[name].reads_argument)

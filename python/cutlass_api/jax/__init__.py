@@ -25,6 +25,7 @@ from cutlass_api import _core
 from cutlass_api.fusion._sources import (
     GATE_DERIVATIVES,
     PREACTIVATION_DERIVATIVES,
+    SPELLINGS,
     known_activation,
 )
 from cutlass_api.fusion._sources import linear as linear_source
@@ -86,8 +87,8 @@ def linear(
     """activation(input @ weight.T + bias), in one launch.
 
     ``input`` has shape (*, K), ``weight`` (N, K), or (K,) for an output (*). ``bias`` broadcasts to
-    the output. ``activation`` is a name of ``cutlass_api.fusion.activation`` or None. dtypes and
-    errors: as of :func:`matmul`.
+    the output. ``activation`` is a name of ``cutlass_api.fusion.activation``, also as PyTorch
+    and transformers spell it, or None. dtypes and errors: as of :func:`matmul`.
     """
     x, w = _array("input", input), _array("weight", weight)
     if x.ndim == 0 or w.ndim not in (1, 2):
@@ -100,7 +101,7 @@ def linear(
             f"input has K = {x.shape[-1]} (shape {[*x.shape]}), but weight has K = {w.shape[-1]} "
             f"(shape {[*w.shape]})"
         )
-    activation = known_activation("linear", activation)
+    activation = known_activation("linear", SPELLINGS.get(activation or "", activation))
     shape = (*x.shape[:-1], *w.shape[:-1])
     added = None if bias is None else _array("bias", bias)
     if added is not None and not _broadcasts(added.shape, shape):

@@ -7,14 +7,9 @@ from typing import Any
 import torch
 
 from cutlass_api.fusion import activation as activations
-from cutlass_api.fusion._functions import ACTIVATIONS, FUNCTIONS
+from cutlass_api.fusion._functions import ACTIVATIONS
+from cutlass_api.fusion._sources import SPELLINGS
 
-#: Names of configurations, as those of transformers, beside the spellings of the table.
-SPELLINGS = {
-    **{spelling: name for name in ACTIVATIONS for spelling in FUNCTIONS[name].names},
-    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
-    **{"hard_swish": "hardswish", "linear": "identity"},
-}
 #: The classes of modules, of torch and of transformers, without parameters.
 MODULES = {
     **{"ReLU": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "SiLU": "silu", "GELU": "gelu"},
