@@ -135,8 +135,8 @@ impl Types {
             [("A", self.a), ("B", self.b)].map(|(name, dtype)| (name, dtype.is_of_4_bits()));
         if let Some((name, _)) = four_bits.into_iter().find(|(_, is_narrow)| *is_narrow) {
             return Some(format!(
-                "kernels read elements of 4 bits as B, in a weight of cutlass_api.weights: pass one \
-                 or cast {name}, to float16 for example"
+                "kernels read elements of 4 bits as B, in a weight of cutlass_api.weights: pass \
+                 one or cast {name}, to float16 for example"
             ));
         }
         // No cast makes a weight of packed elements.
