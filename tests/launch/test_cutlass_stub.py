@@ -7,6 +7,7 @@ import cutlass
 import nvidia_cutlass_stub
 import pytest
 import torch
+from nvidia_cutlass_stub.hooks import is_switched_off
 from nvidia_cutlass_stub.releases import NVGEMM
 from support.helpers import run_python
 
@@ -131,6 +132,14 @@ def test_a_probe_does_not_import_the_package(autoload):
         assert "cutlass_api" not in sys.modules
     """
     run_python(code, **autoload)
+
+
+@pytest.mark.parametrize("value", ["0", "false", "no", "OFF", "1", "", None])
+def test_words_that_switch_off(monkeypatch, value):
+    monkeypatch.delenv("SWITCH", raising=False)
+    if value is not None:
+        monkeypatch.setenv("SWITCH", value)
+    assert is_switched_off("SWITCH") == (value not in ("1", "", None))
 
 
 @pytest.mark.parametrize("first", ["torch", "cutlass_api"])
