@@ -308,3 +308,28 @@ def test_fields_of_own_arguments_are_wrapped():
     assert isinstance(args.e, TensorWrapper) and args.raw is tensor and args.none is None
     assert str(args.n) == "Float16"
     assert pickled(args).a.shape == copy.deepcopy(args).a.shape == (4, 4)
+
+
+def test_a_subclass_of_an_operator_runs_by_its_own_methods():
+    args, _ = real_arguments()
+    (operator,) = ops.get_operators(args)
+    calls = []
+
+    class Mine(type(operator)):
+        supported_args_type = ops.GemmArguments
+        designed_for_min_cc = 0
+
+        def _supports(self, args, target_sm=None):
+            calls.append("supports")
+            return super()._supports(args, target_sm)
+
+        def _compile(self, args, target_sm=None):
+            calls.append("compile")
+            return super()._compile(args, target_sm)
+
+        def _run(self, args, compiled_artifact, stream, workspace=None):
+            calls.append("run")
+            super()._run(args, compiled_artifact, stream, workspace)
+
+    Mine(operator.metadata).run(args)
+    assert calls == ["supports", "compile", "run"]

@@ -427,28 +427,6 @@ def test_providers_may_be_any_iterable():
     assert ops.get_operators(fake_arguments(), target_sm="90a", providers=providers) == found
 
 
-def test_a_subclass_of_an_operator_runs_by_its_own_methods():
-    args, _ = real_arguments()
-    (operator,) = ops.get_operators(args)
-    calls = []
-
-    class Mine(type(operator)):
-        supported_args_type = ops.GemmArguments
-        designed_for_min_cc = 0
-
-        def _supports(self, args, target_sm=None):
-            calls.append("supports")
-            return super()._supports(args, target_sm)
-
-        def _run(self, args, compiled_artifact, stream, workspace=None):
-            calls.append("run")
-            super()._run(args, compiled_artifact, stream, workspace)
-
-    mine = Mine(operator.metadata)
-    mine.run(args, mine.compile(args))
-    assert calls[-2:] == ["supports", "run"]
-
-
 def test_the_name_of_an_operator_is_of_its_class():
     for operator in {type(each): each for each in sm90_operators()}.values():
         for other in {type(each) for each in sm90_operators()} - {type(operator)}:

@@ -94,13 +94,17 @@ def test_an_epilogue_in_metadata_is_the_clients_own():
 
 
 def test_searches_with_epilogues_keep_no_tensor_and_few_operators(monkeypatch):
-    monkeypatch.setattr(names, "MOST_FURTHER", 3)
+    monkeypatch.setattr(names, "MOST_REMEMBERED", 3)
     shared = len(KernelOperator._shared)
+    kept = []
     for factor in range(5):
         source = f"def f(accum, row):\n    D = accum * {factor}.5 + row\n    return D"
         args = fused_arguments(source)
         row = weakref.ref(args.epilogue.tensors["row"].runtime_tensor)
-        assert ops.get_operators(args)[0].supports(args)
+        operator = ops.get_operators(args)[0]
+        kept.append((operator, operator.metadata, operator.compile(args)))
+        assert operator.supports(args)
+        operator.run(args)
         del args
         gc.collect()
         assert row() is None

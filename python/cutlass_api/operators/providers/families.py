@@ -17,7 +17,7 @@ from cutlass_api.operators.metadata import OperatorMetadata
 from cutlass_api.operators.mma import AmpereMma, HopperWgmma
 from cutlass_api.operators.providers import checks
 from cutlass_api.operators.providers.kernels import EFCOperator, KernelOperator
-from cutlass_api.operators.providers.names import MOST_FURTHER, kernel_named, remember
+from cutlass_api.operators.providers.names import MOST_REMEMBERED, kernel_named, remember
 
 
 class Sm90GemmOperator(KernelOperator):
@@ -139,7 +139,7 @@ OPERATOR_CLASSES = (
 )
 
 
-@lru_cache(MOST_FURTHER)
+@lru_cache(MOST_REMEMBERED)
 def _class_of(kernel: Kernel) -> type[KernelOperator]:
     of_core = kernel.metadata
     is_grouped = isinstance(of_core.operands, GroupedGemmOperandsMetadata)

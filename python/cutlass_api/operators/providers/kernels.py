@@ -46,8 +46,8 @@ class KernelOperator(Operator):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        has_own = not {"_run", "_supports"}.isdisjoint(vars(cls))
-        if has_own and "run" not in vars(cls):  # which calls them
+        has_own = not {"_compile", "_run", "_supports"}.isdisjoint(vars(cls))
+        if has_own and "run" not in vars(cls):  # `Operator.run` calls them
             cls.run = Operator.run  # type: ignore[method-assign, misc]
 
     def __init__(self, metadata: OperatorMetadata) -> None:

@@ -7,7 +7,7 @@ from cutlass_api import _core
 from cutlass_api._core import Kernel
 
 #: How many kernels :func:`remember` keeps.
-MOST_FURTHER = 1 << 14
+MOST_REMEMBERED = 1 << 14
 #: Kernels that fuse the epilogue of earlier arguments, with that epilogue. To read their names
 #: would take most of a search's time.
 _FUSING: dict[Kernel, Any] = {}
@@ -28,7 +28,7 @@ def remember(kernel: Kernel, epilogue: Any) -> None:
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
     kept[key] = value
-    while len(kept) > MOST_FURTHER:
+    while len(kept) > MOST_REMEMBERED:
         kept.pop(next(iter(kept)), None)
 
 
@@ -51,4 +51,4 @@ def _plain_kernels() -> dict[str, Kernel]:
     return {kernel.metadata.kernel_name: kernel for kernel in _core.get_kernels()}
 
 
-__all__ = ["MOST_FURTHER", "kernel_named", "remember"]
+__all__ = ["MOST_REMEMBERED", "kernel_named", "remember"]
