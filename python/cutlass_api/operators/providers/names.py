@@ -1,6 +1,6 @@
 """The kernels of the core by name."""
 
-from functools import cache
+from contextlib import suppress
 from typing import Any
 
 from cutlass_api import _core
@@ -29,14 +29,17 @@ def remember(kernel: Kernel, epilogue: Any) -> None:
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
     kept[key] = value
     while len(kept) > MOST_REMEMBERED:
-        kept.pop(next(iter(kept)), None)
+        with suppress(RuntimeError):  # Another thread adds a kernel.
+            kept.pop(next(iter(kept)), None)
 
 
 def kernel_named(name: str) -> tuple[Kernel, Any]:
     """The kernel of a name, and its epilogue or None. Raises ValueError if there is none."""
-    kernel = _OF_USERS.get(name) or _plain_kernels().get(name.replace("_tile", "_", 1))
+    kernel = _OF_USERS.get(name)
     if kernel is not None:
         return kernel, None
+    with suppress(ValueError):
+        return _core.kernel_by_name(name.replace("_tile", "_", 1)), None
     for fusing, epilogue in list(_FUSING.items()):
         if fusing.metadata.kernel_name == name:
             return fusing, epilogue
@@ -44,11 +47,6 @@ def kernel_named(name: str) -> tuple[Kernel, Any]:
         f"operator_name is {name!r}, which no operator that this process knows has; keep the name "
         "of the metadata, and search with the epilogue of an operator that fuses one"
     )
-
-
-@cache
-def _plain_kernels() -> dict[str, Kernel]:
-    return {kernel.metadata.kernel_name: kernel for kernel in _core.get_kernels()}
 
 
 __all__ = ["MOST_REMEMBERED", "kernel_named", "remember"]
